@@ -35,7 +35,6 @@ pub enum SectionError {
     Decode(#[from] codec::DecodeError),
 }
 
-/// Concatenates sections.
 #[derive(Default)]
 pub(crate) struct BundleBuilder {
     bytes: Vec<u8>,

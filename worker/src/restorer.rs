@@ -78,13 +78,10 @@ pub(crate) enum RunError {
     /// There is no place for the code that ends each thread's restore.
     #[error("find a free address")]
     Address,
-    /// Init refuses a step.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// The hollow process fails.
     #[error(transparent)]
     Hollow(#[from] HollowError),
-    /// The pager fails.
     #[error(transparent)]
     Pager(#[from] PagerError),
     /// What init was asked for meanwhile has failed.
@@ -105,14 +102,12 @@ pub(crate) type PagesAhead = Box<dyn FnOnce() -> Arc<[AheadPage]> + Send>;
 /// Work before the first instruction of the processes. It gets their ids on the host, by those in the sandbox.
 pub(crate) type LastWork = Box<dyn FnOnce(HashMap<u32, i32>) -> Result<(), StageError> + Send>;
 
-/// A restore by a program.
 pub(crate) struct ProgramRun {
     pub(crate) sandbox: Arc<Sandbox>,
     /// The function's ends of its outputs.
     pub(crate) outputs: [OwnedFd; 2],
     /// The archive of the private files.
     pub(crate) archive: PathBuf,
-    /// The clocks of the processes.
     pub(crate) clocks: Clocks,
     /// The snapshot whose templates the program maps.
     pub(crate) snapshot: Option<Arc<OpenSnapshot>>,

@@ -409,15 +409,11 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
     }))
 }
 
-/// Directories of a worker.
 struct Directories {
-    /// Images of snapshots.
     images: PathBuf,
-    /// Unpacked layers.
     layers: PathBuf,
     /// Layers that are not unpacked yet.
     mounts: PathBuf,
-    /// Builds.
     building: PathBuf,
     /// What sandboxes are made from.
     stage: PathBuf,

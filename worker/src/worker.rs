@@ -34,9 +34,7 @@ pub(crate) struct Worker {
     /// Where it receives invocations from a gateway in its own process.
     pub(crate) in_process: InProcessRoles,
     pub(crate) instances: Arc<Instances>,
-    /// Starts instances.
     pub(crate) starter: Arc<Starter>,
-    /// Sends requests into instances.
     pub(crate) invoker: Arc<Invoker>,
     /// Makes versions ready to serve.
     pub(crate) preparer: Arc<Preparer>,
@@ -46,24 +44,18 @@ pub(crate) struct Worker {
     pub(crate) migration_targets: Arc<MigrationTargets>,
     /// Keys of namespaces whose snapshots are encrypted.
     pub(crate) keys: Keyring,
-    /// Open snapshots.
     pub(crate) snapshots: Arc<Snapshots>,
-    /// Unpacked layers.
     pub(crate) layers: Arc<Layers>,
-    /// The functions' logs.
     pub(crate) logs: Arc<Logs>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Reports to the scheduler.
     pub(crate) reporter: Arc<Reporter>,
     /// What it and the scheduler know of each other.
     pub(crate) membership: Arc<Membership>,
-    /// CRIU on this host.
     pub(crate) criu: Arc<Criu>,
     /// Sandboxes created ahead.
     pub(crate) pool: Arc<SandboxPool>,
     /// Network egress of sandboxes, if there is any.
     pub(crate) network: Option<Arc<Network>>,
-    /// Takes calls between functions.
     pub(crate) function_calls: Arc<FunctionCalls>,
     /// Where idle memory goes.
     pub(crate) idle: Arc<IdleMemory>,

@@ -2,7 +2,6 @@
 
 use rekindle_restore_program::{Code, Header, MAGIC, Op, Process, Span, Thread, VERSION};
 
-/// A program under construction.
 #[derive(Default)]
 pub(crate) struct Builder {
     data: Vec<u8>,
@@ -13,7 +12,6 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Adds an operation.
     pub(crate) fn op<const N: usize>(&mut self, code: Code, a: u32, given: [u64; N]) {
         let mut args = [0; 5];
         args[..N].copy_from_slice(&given);
@@ -55,7 +53,6 @@ impl Builder {
         self.threads.push(thread);
     }
 
-    /// Begins the next process.
     pub(crate) fn next_process(&mut self) {
         let done = (std::mem::take(&mut self.ops), std::mem::take(&mut self.threads));
         self.processes.push(done);

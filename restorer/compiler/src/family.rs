@@ -93,7 +93,6 @@ struct IntermediateProcess {
     leads: u32,
 }
 
-/// How a process is made.
 struct ProcessMaker {
     /// The process that does it, by number.
     by: usize,
@@ -194,7 +193,6 @@ fn free_id(processes: &[Process], maker: usize) -> Option<u32> {
     (first..).filter(|id| !used.contains(id)).nth(maker)
 }
 
-/// The clocks of all processes.
 pub(crate) fn clocks(b: &mut Builder, images: &Verified) -> Result<(), Refusal> {
     let mut all = images.clocks.values();
     let Some(clocks) = all.next() else { return Ok(()) };

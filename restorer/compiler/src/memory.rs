@@ -86,13 +86,11 @@ pub(crate) fn compile(
     fields(b, source, process, mm)
 }
 
-/// Mappings that are being compiled.
 struct MappingCompiler<'a> {
     b: &'a mut Builder,
     source: CompilerInput<'a>,
     memory: &'a MemoryRuns,
     memory_files: &'a MemoryFiles,
-    /// Pages to be read.
     read: Vec<PageRun>,
     /// Mappings that are written to before they have their protection: address, bytes, protection.
     protect: Vec<(u64, u64, u64)>,

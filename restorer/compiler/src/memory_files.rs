@@ -31,7 +31,6 @@ pub(crate) struct MemoryFiles {
     named: BTreeMap<u64, u32>,
     /// By the number of the shared memory.
     nameless: BTreeMap<u64, u32>,
-    /// All numbers.
     pub(crate) numbers: Range<u32>,
 }
 

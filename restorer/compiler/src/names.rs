@@ -66,7 +66,6 @@ pub fn other_names(images: &Verified, taken: &BTreeSet<Vec<u8>>) -> OtherNames {
 /// How processes that have opened everything tell the first one, which then takes the names away.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpenCounter {
-    /// The number of its descriptor.
     pub(crate) number: u32,
     /// How many processes there are beside the first.
     pub(crate) others: usize,

@@ -125,7 +125,6 @@ pub(crate) fn left(value: (u64, u64), interval: (u64, u64)) -> (u64, u64) {
     if value == (0, 0) { interval } else { value }
 }
 
-/// Adds a thread.
 pub(crate) fn thread(
     b: &mut Builder,
     source: CompilerInput<'_>,

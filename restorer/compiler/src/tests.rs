@@ -69,7 +69,6 @@ fn give_ghost(images: &mut Verified, change: impl FnOnce(&mut UnlinkedFile)) {
     images.ghosts.values_mut().next().map(change).unwrap();
 }
 
-/// The file behind a descriptor.
 fn file(images: &mut Verified, descriptor: u32) -> &mut FileEntry {
     let id = images.processes[0].descriptors[&descriptor].id;
     images.files.get_mut(&id).unwrap()

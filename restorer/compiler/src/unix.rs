@@ -420,7 +420,6 @@ fn is_connected(socket: &UnixSocket) -> bool {
     socket.kind != DATAGRAM && socket.state == ESTABLISHED
 }
 
-/// Whether its name was removed.
 fn is_removed(socket: &UnixSocket) -> bool {
     socket.deleted == Some(true)
 }

@@ -21,9 +21,7 @@ const ZERO_RUN: usize = 16;
 /// A future region, located in its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CutRegion {
-    /// First page.
     pub(super) first: PageIndex,
-    /// Number of pages.
     pub(super) pages: u16,
     /// Byte offset in the window.
     pub(super) at: usize,

@@ -98,7 +98,6 @@ pub(super) struct DumpedProcess {
     pages_id: u32,
     pages: fs::File,
     split: SplitImage,
-    /// The whole pagemap image.
     pub(super) pagemap: FileBytes,
     /// The pagemap image without lazy memory.
     pub(super) eager_pagemap: Vec<u8>,
@@ -106,7 +105,6 @@ pub(super) struct DumpedProcess {
 
 /// A dump: small images are mapped, pages images are open.
 pub(super) struct Dump {
-    /// The directory.
     pub(super) path: PathBuf,
     /// By pid.
     pub(super) processes: Vec<DumpedProcess>,

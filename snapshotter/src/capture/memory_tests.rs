@@ -8,7 +8,6 @@ use rekindle_store_s3::connect;
 use super::*;
 use crate::testing::{TestStore, config, dump_without_pages, meta, noise};
 
-/// Memory of the dump.
 const DUMP: usize = 1 << 30;
 /// Maximum memory of the capturing process, including the program and the runtime.
 const BOUND_KIB: u64 = 200 << 10;

@@ -47,7 +47,6 @@ pub(super) struct StoredMemory {
     pub(super) pieces: Vec<HashedRegion>,
     /// Location of each digest's bytes.
     pub(super) payloads: HashMap<Digest, Payload>,
-    /// The new ones among `payloads`.
     pub(super) new: Vec<Payload>,
     /// The bases of the new payloads that are differences, each with the page at which its region was.
     pub(super) bases: HashMap<Digest, (PageIndex, Base)>,
@@ -77,7 +76,6 @@ pub(super) struct Destination<'a> {
 }
 
 impl Destination<'_> {
-    /// The name of a chunk.
     fn name(&self, bytes: &[u8]) -> Digest {
         self.seal.map_or_else(|| Digest::of(bytes), |key| key.digest(bytes))
     }
@@ -185,7 +183,6 @@ async fn usable<'a>(base: Option<&'a BaseMemory>, index: &RegionIndex) -> Option
     Some(base)
 }
 
-/// A region to store.
 #[derive(Clone, Copy)]
 struct NewRegion {
     piece: HashedRegion,

@@ -23,7 +23,6 @@ const BATCH_BYTES: usize = RegionSize::MAX.bytes();
 pub(super) struct Batch {
     /// Index of the process in the dump.
     process: usize,
-    /// Indices of its windows.
     windows: std::ops::Range<usize>,
 }
 

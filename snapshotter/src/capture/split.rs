@@ -12,7 +12,6 @@ const WINDOW: u64 = RegionSize::MAX.pages() as u64;
 /// Consecutive pages of one mapping, within 4 MiB of the address space. They are also consecutive in the pages image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageWindow {
-    /// The first page.
     pub(crate) first: PageIndex,
     /// Number of pages, 1 to 1024.
     pub(crate) pages: u16,

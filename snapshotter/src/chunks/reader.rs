@@ -82,7 +82,6 @@ impl Tier {
 struct Inner {
     store: Store,
     cache: ChunkCache,
-    /// Keys of encrypted chunks.
     keys: Keyring,
     /// Whether the last cache write succeeded. A change is logged.
     caches: AtomicBool,
@@ -93,7 +92,6 @@ struct Inner {
     being_kept: Mutex<HashMap<Digest, Bytes>>,
     /// Notified when one of these writes ends, successfully or not.
     kept: Notify,
-    /// Fetches in flight.
     fetches: Arc<SingleFlight<Digest, Result<Bytes, ReadError>>>,
 }
 

@@ -6,7 +6,6 @@
 
 /// Bytes copied at once where there is room, whatever the length. A copy of constant size compiles to register moves.
 const WIDE: usize = 16;
-/// Minimum length of a match.
 const MATCH_MIN: usize = 4;
 
 /// Why bytes are not a block.

@@ -9,7 +9,6 @@ use super::PAGE_BYTES;
 
 /// Maximum pages of a region: 4 MiB, a whole chunk.
 const PAGES_MAX: u16 = 1024;
-/// Highest acceleration.
 const ACCELERATION_MAX: u8 = 32;
 
 /// Why a setting was rejected.

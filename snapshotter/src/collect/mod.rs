@@ -115,7 +115,6 @@ pub async fn collect<O: Objects>(
 
 struct Run<'a, O> {
     objects: &'a O,
-    /// Key of its list.
     list: String,
     listed: bool,
     /// Whether a condemned object may have been deleted.

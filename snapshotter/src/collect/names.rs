@@ -27,7 +27,6 @@ struct Names<T> {
     names: T,
 }
 
-/// Encodes the list.
 pub(super) fn encode<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<Bytes, NamesError> {
     let names: Vec<&String> = names.into_iter().collect();
     let list = Names {
@@ -37,7 +36,6 @@ pub(super) fn encode<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<
     Ok(serde_json::to_vec(&list)?.into())
 }
 
-/// Parses the list.
 pub(super) fn parse(bytes: &[u8]) -> Result<Vec<String>, NamesError> {
     let list: Names<Vec<String>> = serde_json::from_slice(bytes)?;
     if list.rekindle_names == FORMAT {

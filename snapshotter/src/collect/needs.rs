@@ -34,7 +34,6 @@ pub(super) struct SnapshotNeeds {
 /// What is known of a snapshot that has a manifest.
 #[derive(Debug, Clone)]
 pub(super) enum NeedsLookup {
-    /// All its needs.
     Needs(Arc<SnapshotNeeds>),
     /// It is damaged: it cannot be restored, and its needs are unknown.
     Damaged,

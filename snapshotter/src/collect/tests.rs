@@ -37,7 +37,6 @@ enum Version {
     Failed,
 }
 
-/// How a history failed.
 #[derive(Debug)]
 struct HistoryFailure {
     /// Whether something needed is gone. Otherwise something unneeded is left.
@@ -319,7 +318,6 @@ struct Actor {
     work: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// All actors of one history.
 struct History {
     world: Arc<Mutex<ModelState>>,
     versions: Versions,

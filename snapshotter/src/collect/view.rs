@@ -49,7 +49,6 @@ pub trait Rule: Send + Sync {
     ) -> BoxFuture<'a, Result<RequiredObjects, Box<dyn Error + Send + Sync>>>;
 }
 
-/// The notes of one publisher.
 #[derive(Debug, Default)]
 pub(super) struct PublisherNotes {
     pub(super) keys: Vec<String>,

@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use super::view::{Kind, MappingView, ProcessView, Span};
 use crate::codec::PAGE_BYTES;
 
-/// Cells per row.
 const COLUMNS: u64 = 256;
 /// Approximate number of cells in the whole picture.
 const CELLS: u64 = 32 << 10;

@@ -50,7 +50,6 @@ pub(super) fn directories(dir: &Path) -> Result<Vec<PathBuf>, InterchangeError> 
     }
 }
 
-/// One directory of a chain.
 struct Level {
     dir: PathBuf,
     /// `None` if the process did not exist yet.
@@ -63,14 +62,12 @@ pub(super) struct Chain {
     levels: Vec<Level>,
 }
 
-/// Consecutive pages in one directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LevelPages {
     level: usize,
     run: usize,
     /// Index of the first page in the run.
     from: u64,
-    /// Number of pages.
     pub(super) pages: u64,
     /// Their flags in that directory.
     pub(super) flags: u32,

@@ -14,7 +14,6 @@ use super::pages::PageFile;
 pub const BLOCK_BYTES_DEFAULT: u64 = 256 << 10;
 /// The link to the directory of the previous dump.
 pub(super) const PARENT: &str = "parent";
-/// The inventory's name.
 pub(super) const INVENTORY: &str = "inventory.img";
 
 /// A pagemap and its pages image.
@@ -23,15 +22,11 @@ pub(crate) struct Pair {
     pub(crate) pagemap: String,
     /// `pages-*.img`.
     pub(crate) pages: String,
-    /// The parsed pagemap.
     pub(crate) map: StoredPagemap,
 }
 
-/// An image directory.
 pub(crate) struct Directory {
-    /// Path of the directory.
     pub(crate) path: PathBuf,
-    /// `inventory.img`.
     pub(crate) inventory: Vec<u8>,
     /// Pagemaps by name.
     pub(crate) pairs: Vec<Pair>,
@@ -68,7 +63,6 @@ impl Directory {
         })
     }
 
-    /// The parsed inventory.
     pub(crate) fn inventory(&self) -> Result<Inventory<'_>, InterchangeError> {
         Inventory::parse(&self.inventory).map_err(image_at(&self.path.join(INVENTORY)))
     }
@@ -99,7 +93,6 @@ pub(super) fn image_names(path: &Path) -> Result<Vec<String>, InterchangeError> 
     Ok(names)
 }
 
-/// Reads a pagemap image.
 pub(super) fn read_pagemap(path: &Path) -> Result<StoredPagemap, InterchangeError> {
     let bytes = fs::read(path).map_err(io_at("read", path))?;
     StoredPagemap::parse(&bytes).map_err(image_at(path))

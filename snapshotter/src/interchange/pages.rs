@@ -12,7 +12,6 @@ use crate::codec::{self, Encoding, PAGE_BYTES};
 /// A pagemap with its pages image. Reading forward is cheap. A step back within a compressed run starts at the run's
 /// beginning.
 pub(crate) struct PageFile {
-    /// The pagemap.
     pub(super) map: StoredPagemap,
     /// The pages image.
     pub(super) path: PathBuf,

@@ -16,7 +16,6 @@ use crate::codec::PAGE_BYTES;
 use crate::region_index::RegionIndex;
 use crate::testing::{TestStore, criu_dump, noise};
 
-/// Every file of a directory.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap());
     let named = entries.filter(|e| e.file_type().unwrap().is_file());

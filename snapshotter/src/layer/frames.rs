@@ -158,7 +158,6 @@ impl Table {
         }))
     }
 
-    /// Returns the number of pieces.
     pub(super) fn pieces(&self) -> usize {
         self.leaves.len()
     }

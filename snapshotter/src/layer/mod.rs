@@ -37,7 +37,6 @@ const ZSTD_LEVEL: i32 = 3;
 const ATTEMPTS: u32 = 3;
 /// Maximum number of names tried for a layer while collections may be deleting objects with those names.
 const NAMES_MAX: usize = 16;
-/// Size of a tar block.
 const TAR_BLOCK_BYTES: usize = 512;
 /// Marks directories and files that are still being written.
 const UNFINISHED: &str = ".tmp-";

@@ -19,7 +19,6 @@ use super::key_id::KeyId;
 
 const MAGIC: [u8; 4] = *b"RKSE";
 const VERSION: u16 = 1;
-/// Size of the header.
 pub(crate) const HEADER: usize = 48;
 pub(super) const SALT: usize = 16;
 /// Plain bytes of a block. A region is seldom larger, so that reading one decrypts little else.

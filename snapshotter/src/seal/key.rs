@@ -39,7 +39,6 @@ pub enum OpenSealError {
     Changed(KeyId),
 }
 
-/// The cipher of one object.
 pub(super) struct Cipher<'a> {
     key: LessSafeKey,
     name: &'a str,
@@ -69,7 +68,6 @@ impl SealingKey {
         Digest(*blake3::keyed_hash(&self.names, bytes).as_bytes())
     }
 
-    /// Seals the object `name`.
     pub(crate) fn seal(&self, name: &str, plain: &[u8]) -> Result<Vec<u8>, SealError> {
         let cipher = self.new_cipher(name, plain.len() as u64)?;
         let size = usize::try_from(sealed_len(plain.len() as u64)).unwrap_or_default();
@@ -81,7 +79,6 @@ impl SealingKey {
         Ok(sealed)
     }
 
-    /// Opens the object `name`.
     pub(crate) fn open(&self, name: &str, sealed: &[u8]) -> Result<Vec<u8>, OpenSealError> {
         let changed = OpenSealError::Changed(self.id);
         let header = self.header(sealed)?;

@@ -102,7 +102,6 @@ mod calls {
 
     use super::{Call, Caller, stop};
 
-    /// The system call instruction.
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     /// Internal results of a call that the kernel will restart: `ERESTARTSYS`, `ERESTARTNOINTR`, `ERESTARTNOHAND`.
     const AGAIN: std::ops::RangeInclusive<i64> = -514..=-512;

@@ -154,7 +154,6 @@ struct Sandbox {
     machine: Option<Machine>,
     /// What it is furnished with, while files of `/etc` are yet to be covered.
     uncovered: Option<Setup>,
-    /// CRIU's directory.
     bundle: OwnedFd,
     /// The device that creates userfaultfds.
     userfault: Option<OwnedFd>,

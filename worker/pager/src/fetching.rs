@@ -21,10 +21,8 @@ const THREADS: usize = 4;
 /// A fault that has to be answered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PendingFault {
-    /// Key of the memory.
     pub(crate) memory: u64,
     pub(crate) fault: Fault,
-    /// Number of failed attempts.
     pub(crate) attempts: u32,
     /// Number of times its page was fetched.
     pub(crate) brought: u32,
@@ -46,7 +44,6 @@ pub(crate) struct Fetching {
     orders: Sender<(PageRef, PendingFault)>,
     queue: Arc<Mutex<Receiver<(PageRef, PendingFault)>>>,
     done: Sender<Fetched>,
-    /// Completed fetches.
     pub(crate) fetched: Receiver<Fetched>,
     /// Number of faults whose pages are in flight.
     under_way: usize,
@@ -111,7 +108,6 @@ impl Fetching {
         }
     }
 
-    /// The next completed fetch.
     pub(crate) fn next(&mut self) -> Option<Fetched> {
         let fetched = self.fetched.try_recv().ok()?;
         self.under_way -= 1;

@@ -15,7 +15,6 @@ use crate::userfault::Fault;
 
 /// Maximum number of pages recorded as the working set: 1 GiB.
 const RECORD_MAX: usize = 262_144;
-/// A page of zeros.
 pub(crate) static ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 /// Number of retries of a fault, about a millisecond apart, while the kernel has no memory for its page.
 const NO_MEMORY_RETRIES: u32 = 2_000;

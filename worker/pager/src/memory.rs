@@ -44,7 +44,6 @@ pub struct ProcessMemory {
     pub pid: i32,
     /// What belongs to the snapshot. A forked child shares the map until one of the two changes its memory.
     pub map: Arc<AddressMap>,
-    /// Sequential reads in this memory.
     pub(crate) streams: Streams,
     userfault: Userfault,
 }

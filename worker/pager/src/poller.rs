@@ -17,7 +17,6 @@ pub(crate) struct Poller {
     events: [EpollEvent; READY],
     /// Keys of the memories with events.
     pub(crate) memories: Vec<u64>,
-    /// Whether the bell was rung.
     pub(crate) rung: bool,
     /// Whether CRIU has sent something.
     pub(crate) spoken: bool,

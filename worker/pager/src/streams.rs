@@ -8,7 +8,6 @@ pub(crate) const LEAST: u64 = 4;
 /// Number of pages filled at once in a long stream: 256 KiB.
 pub(crate) const MOST: u64 = 64;
 
-/// The streams of one memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
     streams: [Stream; STREAMS],

@@ -40,9 +40,7 @@ const YIELDS: u32 = 200;
 /// Time limit for killed processes to disappear before their memory is released.
 const DEATH_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where restored processes are announced.
 enum ProcessAnnouncements {
-    /// By CRIU, on its stream.
     Criu(UnixStream),
     /// By the kernel, for the children of CRIU. Includes the process id of the restored one.
     Kernel(Ancestor, i32),

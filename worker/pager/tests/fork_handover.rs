@@ -33,7 +33,6 @@ const ROUNDS: u32 = 40;
 /// One test at a time: each would be told of the other's children, too.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A page's bytes.
 fn byte(page: u64) -> u8 {
     page as u8 + 100
 }

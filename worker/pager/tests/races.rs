@@ -30,7 +30,6 @@ const PAGES: u64 = 512;
 const HALF: u64 = PAGES / 2;
 /// Of another mapping, of which nothing is in the snapshot.
 const WIDE: u64 = 1 << 16;
-/// What is lost.
 const LOST: u64 = PAGES - 1;
 
 /// Every byte of page `index`.
@@ -166,7 +165,6 @@ struct Restored {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// What a lost page ends.
 #[derive(Clone, Copy)]
 enum LostPageVictim {
     /// The test, as none may be lost.

@@ -130,7 +130,6 @@ impl PageSource for Snapshot {
     }
 }
 
-/// A page of the model.
 #[derive(Clone)]
 struct Page {
     bytes: Vec<u8>,
@@ -175,7 +174,6 @@ enum Operation {
         grown: u64,
         to: u64,
     },
-    /// Where the page is.
     Grow {
         page: u64,
         grown: u64,
@@ -229,7 +227,6 @@ struct Model {
 }
 
 impl Model {
-    /// A run of mapped pages.
     fn run(&self, random: &mut u64) -> (u64, u64) {
         let at = number(random, self.pages.len() as u64) as usize;
         let start = *self.pages.keys().nth(at).unwrap();
@@ -321,7 +318,6 @@ struct Process {
     snapshot: Arc<Snapshot>,
     taker: Option<JoinHandle<()>>,
     random: u64,
-    /// Operations that were.
     performed: u64,
 }
 

@@ -111,12 +111,10 @@ impl NativePointer {
     }
 }
 
-/// The heap of a JVM.
 struct Heap<'a> {
     memory: &'a Memory<'a>,
     /// What references are shifted by.
     shift: u32,
-    /// The class `Random`.
     random: NativePointer,
     /// What an `AtomicLong` has behind its mark.
     long: u64,
@@ -192,7 +190,6 @@ impl<'a> Heap<'a> {
         Some(u64::from(narrow) << self.shift)
     }
 
-    /// The number of an `AtomicLong`.
     fn number(&self, object: u64) -> Option<u64> {
         let is_number = self.memory.u64(object + 8) == Some(self.long);
         is_number.then(|| self.memory.u64(object + VALUE)).flatten()

@@ -14,7 +14,6 @@ const FIRST_STEPS: usize = 8;
 /// Smaller numbers are rarely seeds.
 const SEED_MIN: u64 = 1 << 16;
 
-/// The search in one process.
 #[derive(Debug)]
 pub(crate) struct Search(Steps);
 

@@ -57,7 +57,6 @@ impl<'a> Memory<'a> {
         self.u64(address).filter(|pointer| *pointer < END)
     }
 
-    /// The number at an address.
     pub(crate) fn u32(&self, address: u64) -> Option<u32> {
         self.array(address).map(|bytes| u32::from_le_bytes(*bytes))
     }

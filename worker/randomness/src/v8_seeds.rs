@@ -20,7 +20,6 @@ const STEPS_OF_CONTEXT: usize = 1 << 20;
 
 const STEPS_OF_ALL: usize = 1 << 24;
 
-/// The search in one process.
 #[derive(Debug)]
 pub(crate) struct Search {
     isolates: Steps,

@@ -19,7 +19,6 @@ use crate::snapshots::connections::{CONNECTIONS_MAX, Connection, ConnectionEnd, 
 pub(crate) struct ConnectionError {
     /// The process's id in its pid namespace.
     pid: u32,
-    /// The descriptor's number.
     fd: u32,
     #[source]
     source: io::Error,

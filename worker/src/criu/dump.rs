@@ -129,7 +129,6 @@ impl DumpError {
 
 /// What is dumped, and what becomes of it.
 pub(crate) struct Dump {
-    /// What the images may contain.
     pub(crate) expected: Expected,
     /// What happens to the processes afterwards.
     pub(crate) after: AfterDump,

@@ -40,7 +40,6 @@ pub struct Criu {
     pub(super) probing: tokio::sync::Mutex<()>,
 }
 
-/// CRIU's kernel probe.
 struct Probe {
     file: Arc<OwnedFd>,
     version: String,

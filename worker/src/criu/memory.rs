@@ -20,7 +20,6 @@ pub(crate) type OnLost = Box<dyn FnOnce(LostPage) + Send>;
 
 /// Where the memory of restored processes comes from.
 pub(crate) struct RestoredMemory {
-    /// The function's name.
     pub(crate) function: FunctionId,
     pub(crate) source: Arc<dyn PageSource>,
     pub(crate) pids: Vec<i32>,

@@ -16,13 +16,10 @@ use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::{CriuUse, IdleCriu, IsolatedProcess, Output, Sandbox};
 use crate::snapshots::PipeNote;
 
-/// The images to restore.
 pub(crate) struct RestoreImages<'a> {
-    /// The directory that contains them.
     pub(crate) dir: &'a Path,
     /// Name of the directory from which CRIU reads them.
     pub(crate) to: &'a str,
-    /// The processes in them.
     pub(crate) pids: &'a [i32],
     /// Names of the output pipes in the images.
     pub(crate) pipes: &'a [PipeNote],

@@ -16,7 +16,6 @@ use crate::host::sandbox::InnerProc;
 const AT: usize = 32;
 /// The bytes there are booleans: this one and the three that follow.
 const BOOLEANS: std::ops::Range<usize> = AT..AT + 4;
-/// Size of that probe.
 const PROBE_BYTES: usize = 912;
 /// The version with this probe.
 const KNOWN: &str = "4.2";

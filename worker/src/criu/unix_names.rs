@@ -42,7 +42,6 @@ pub(super) enum UnixNameError {
     Refused {
         /// The process's id in its pid namespace.
         pid: u32,
-        /// The descriptor's number.
         fd: u32,
         /// The path that it was bound to, quoted.
         path: String,

@@ -43,7 +43,6 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Builds a version's layers.
     pub(super) async fn build(&self, request: &PrepareRequest) -> Result<BuiltLayers, ApiError> {
         // The publication is not finished here. The scheduler finishes it when the version is recorded with its layers.
         let owner = Owner::deploy(&request.function, request.version);

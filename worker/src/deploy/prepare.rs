@@ -50,7 +50,6 @@ struct WarmInstance {
 
 /// Why there is no snapshot, or why instances could not move.
 struct NoSnapshot {
-    /// A sentence for the user.
     why: String,
     /// Whether a process that has outlived its parent is in the way.
     is_orphan: bool,

@@ -23,7 +23,6 @@ impl UnlistedInstance {
         }
     }
 
-    /// Ends it, if it exists.
     pub(crate) async fn end(self, why: &str) {
         if let Some(instance) = self.instances.get(&self.instance) {
             instance.stop(why).await;

@@ -32,11 +32,9 @@ pub(crate) enum BoundName {
     Unknown,
 }
 
-/// The file of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BoundFile {
     pub(crate) name: BoundName,
-    /// Kind and permissions.
     pub(crate) mode: u32,
 }
 

@@ -32,7 +32,6 @@ struct Attributes {
 }
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
-/// An event that never happens.
 const PERF_COUNT_SW_DUMMY: u64 = 9;
 /// `disabled`, the first of the flags.
 const DISABLED: u64 = 1;

@@ -99,7 +99,6 @@ impl Permits {
         self.restores + self.boots
     }
 
-    /// Returns whose turn it is.
     fn next(&self) -> Option<(FunctionId, StartKind)> {
         let (part, boots) = (self.part(), self.boots < self.part());
         let waiting = self.functions.iter().filter(|(_, of)| of.running < part);
@@ -143,7 +142,6 @@ impl Permits {
         }
     }
 
-    /// Forgets a function without starts.
     fn forget(&mut self, function: &FunctionId) {
         let is_idle = |of: &FunctionQueue| of.running == 0 && of.restores.is_empty() && of.boots.is_empty();
         if self.functions.get(function).is_some_and(is_idle) {

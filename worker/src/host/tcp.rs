@@ -32,7 +32,6 @@ const AGREED: [u32; 6] = [2, 65_495, 3, 7 << 16 | 7, 4, 0];
 /// What each end may send before it hears of the other.
 const WINDOW: u32 = 65_483;
 
-/// One end of a connection.
 pub(crate) struct TcpEnd<'a> {
     /// The socket, bound and connected to nothing.
     pub(crate) socket: &'a OwnedFd,

@@ -157,7 +157,6 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
     Ok(())
 }
 
-/// The operations that are served.
 fn routes() -> Routes<Arc<Worker>> {
     let routes = Routes::default()
         .on(start_instance)

@@ -16,7 +16,6 @@ use crate::metrics::Metrics;
 use crate::restorer::{LastWork, ProgramRun};
 use crate::snapshots::{OpenSnapshot, RestoreProgram};
 
-/// A restore by a program.
 pub(crate) struct ProgramRestore {
     pub(crate) program: Arc<RestoreProgram>,
     /// The snapshot whose templates the program maps.

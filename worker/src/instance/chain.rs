@@ -19,7 +19,6 @@ pub(crate) struct CallChains(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     in_flight: Vec<ChainLink>,
-    /// Number of requests so far.
     entered: u64,
     /// Length of the chain of the request that left last.
     last_depth: u32,

@@ -217,7 +217,6 @@ impl Checkpointer {
         Ok(published)
     }
 
-    /// Dumps the instance into `dir`.
     async fn dump(
         &self,
         instance: &Instance,

@@ -216,7 +216,6 @@ fn fenced() -> ApiError {
     )
 }
 
-/// What a request waited for.
 #[derive(Debug, Clone, Copy)]
 enum StartWait {
     /// It waited this long for the instance's start, which may have begun earlier.
@@ -227,7 +226,6 @@ enum StartWait {
     Renewed(Duration),
 }
 
-/// A request in the function.
 struct Exchange {
     invoker: Arc<Invoker>,
     instance: Arc<Instance>,

@@ -89,7 +89,6 @@ fn served(spec: &VersionSpec, files: &str, mut command: Vec<String>) -> Vec<Stri
     command
 }
 
-/// Replaces variables in a command.
 fn expanded_command(command: &[String], environment: &[String]) -> Vec<String> {
     // A shell expands variables itself, by its own rules.
     if is_script(command) {

@@ -72,7 +72,6 @@ impl Instances {
         self.unlisted.lock().insert(id.clone());
     }
 
-    /// Undoes [`Self::hide`].
     pub(crate) fn unhide(&self, id: &InstanceId) {
         self.unlisted.lock().remove(id);
     }

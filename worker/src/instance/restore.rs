@@ -193,7 +193,6 @@ impl<'a> SnapshotRestore<'a> {
         running.map_err(|e| restore_failed("look at the outputs", &e))
     }
 
-    /// Gives CRIU its images.
     async fn link_images(&self, isolated: IsolatedProcess) -> Result<PreparedRestore, ApiError> {
         let dir = self.snapshot.images.dir().await;
         let images = RestoreImages {

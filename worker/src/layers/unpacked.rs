@@ -88,7 +88,6 @@ pub struct LayersUse {
 pub(crate) struct LazyUse {
     /// Bytes, by why they were fetched.
     pub(crate) fetched: Vec<(&'static str, u64)>,
-    /// Reads that failed.
     pub(crate) failed: u64,
 }
 

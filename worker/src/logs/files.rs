@@ -125,7 +125,6 @@ impl LogFiles {
         Ok(FilesSnapshot { files })
     }
 
-    /// Removes everything.
     pub(super) fn delete(&mut self) -> io::Result<()> {
         self.current = None;
         match fs::remove_dir_all(&self.directory) {

@@ -61,7 +61,6 @@ impl LineSplitter {
 /// A part of a stream, cut so that only the wanted lines need to be built.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cut<'a> {
-    /// The first lines.
     pub(super) head: &'a [u8],
     /// Number of whole lines after them that nobody wants.
     pub(super) skipped: u64,

@@ -17,7 +17,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::checks::RefusedError;
 use super::header::Header;
 
-/// Maximum size of the header.
 const HEADER_MAX: u32 = 256 << 20;
 /// Bytes of a file that are read at once.
 const PIECE: usize = 256 << 10;
@@ -32,7 +31,6 @@ pub(super) enum BundleError {
     /// A file cannot be read or written.
     #[error("{}", .0.display())]
     File(PathBuf, #[source] io::Error),
-    /// The bundle cannot be received.
     #[error("receive the bundle")]
     Receive(#[source] io::Error),
     /// The bundle is cut off or too long.

@@ -28,13 +28,11 @@ const DESCRIPTION_MAX: u64 = 256 << 20;
 /// Maximum number of processes that share one memory and each hold all of it.
 const SHARERS_MAX: usize = 16;
 
-/// Why a bundle is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RefusedError {
     /// The output does not exist, or is named twice.
     #[error("{stream:?} is no output called {key:?}")]
     Output {
-        /// The stream's name.
         stream: String,
         /// The pipe's name in the images.
         key: String,
@@ -71,19 +69,13 @@ pub(super) enum RefusedError {
     Process(i32),
     /// The pages are not addresses, or not in order of address.
     #[error("process {pid} has no pages {piece:?}")]
-    Pages {
-        /// The process's id.
-        pid: i32,
-        /// The pages.
-        piece: PageSpan,
-    },
+    Pages { pid: i32, piece: PageSpan },
     /// No such file is part of a bundle, or the file comes twice.
     #[error("{0:?} is no file that travels")]
     File(String),
     /// The number of eager pages differs from what the images say.
     #[error("{file} has {found} bytes instead of {wanted}")]
     Eager {
-        /// The file.
         file: String,
         /// Its size, in bytes.
         found: u64,

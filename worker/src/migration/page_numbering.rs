@@ -14,10 +14,8 @@ pub(super) const BLOCK: u64 = 16;
 /// Why the images of a dump cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DumpError {
-    /// A file cannot be read.
     #[error("read {0}")]
     File(String, #[source] io::Error),
-    /// An image is malformed.
     #[error("{0}")]
     Image(String, #[source] ImageError),
     /// The threads' images cannot be used.
@@ -25,7 +23,6 @@ pub(super) enum DumpError {
     Threads(#[source] crate::snapshots::EditError),
 }
 
-/// A process that migrates.
 pub(super) struct MigratedProcess {
     pub(super) pid: i32,
     pub(super) memory: Travelling,

@@ -31,9 +31,7 @@ const BLOCK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pages that have arrived.
 pub(super) struct Frame<'a> {
-    /// Number of the first page.
     pub(super) first: u64,
-    /// Number of pages.
     pub(super) pages: u64,
     /// Their bytes; empty if they are all zero.
     pub(super) bytes: &'a [u8],
@@ -157,7 +155,6 @@ impl Peer {
         self.ask::<SendImages>(call, limit).await
     }
 
-    /// Lets a migration target run.
     pub(super) async fn resume(&self, limit: Duration) -> Result<TargetState, ApiError> {
         let call = self.call(&ResumeTarget { id: self.id.clone() }, &());
         self.ask::<ResumeTarget>(call, limit).await
@@ -169,7 +166,6 @@ impl Peer {
         self.ask::<ReadTarget>(call, limit).await
     }
 
-    /// Cancels a migration target.
     pub(super) async fn cancel(&self, limit: Duration) -> Result<(), ApiError> {
         let call = self.call(&CancelTarget { id: self.id.clone() }, &());
         self.ask::<CancelTarget>(call, limit).await

@@ -34,7 +34,6 @@ enum BeatError {
     /// The scheduler is unreachable.
     #[error("the scheduler cannot be asked")]
     Call(#[from] CallError),
-    /// The scheduler refused.
     #[error("the scheduler refuses the report: {0}")]
     Refused(String),
     /// Its answer is of another version.

@@ -36,7 +36,6 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Reads them.
     pub(super) fn read(&self) -> WorkerLevels {
         let (pool, templates) = (self.pool.counts(), self.snapshots.usage());
         let cache = self.snapshots.reader().cache_usage();

@@ -40,7 +40,6 @@ pub(crate) struct Connection {
     pub(crate) ends: [ConnectionEnd; 2],
 }
 
-/// One end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConnectionEnd {
     /// The socket's number in the images.

@@ -51,13 +51,11 @@ impl DumpDirs {
 pub(crate) struct DumpDir(PathBuf);
 
 impl DumpDir {
-    /// Creates the directory.
     pub(crate) fn make(path: &Path) -> io::Result<Self> {
         std::fs::create_dir(path)?;
         Ok(Self(path.to_owned()))
     }
 
-    /// Removes what is in it.
     pub(crate) fn empty(&self) -> io::Result<()> {
         for entry in std::fs::read_dir(&self.0)? {
             let entry = entry?;

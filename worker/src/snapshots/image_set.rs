@@ -62,12 +62,10 @@ impl ImageSet for Directory<'_> {
 pub(crate) struct ImagesInMemory(BTreeMap<String, Vec<u8>>);
 
 impl ImagesInMemory {
-    /// Holds these images.
     pub(crate) fn new(images: BTreeMap<String, Vec<u8>>) -> Self {
         Self(images)
     }
 
-    /// Returns all of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }

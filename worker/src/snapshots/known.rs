@@ -11,7 +11,6 @@ use rekindle_wire::{FunctionId, SnapshotId};
 /// Maximum number of known snapshots: those that are open, and as many that are not.
 const MOST: usize = 2 * RESTORABLE_MAX;
 
-/// The snapshots used last.
 #[derive(Debug, Default)]
 pub(super) struct RecentSnapshots {
     all: Mutex<HashMap<SnapshotId, RecentSnapshot>>,

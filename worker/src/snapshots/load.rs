@@ -35,7 +35,6 @@ use crate::host::start_limiter::StartLimiter;
 const CALM_LIMIT: Duration = Duration::from_millis(500);
 
 impl Snapshots {
-    /// Loads a snapshot for [`Snapshots::open`].
     pub(super) async fn load(
         &self,
         id: &SnapshotId,

@@ -58,7 +58,6 @@ pub struct FileNumbers {
 }
 
 impl FileNumbers {
-    /// Returns the number of addresses.
     pub(crate) fn count(&self) -> usize {
         let own = self.device_numbers.iter().map(|numbers| numbers.addresses.len());
         own.chain(self.root_files.iter().map(|file| file.addresses.len())).sum()

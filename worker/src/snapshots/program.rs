@@ -25,7 +25,6 @@ use super::originals;
 
 /// Pause after a program's first failure. It doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(30);
-/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
 /// This host, or why there are no programs for it.
@@ -54,7 +53,6 @@ pub enum ProgramUnavailable {
     Write(#[source] io::Error),
 }
 
-/// Images to compile.
 #[derive(Clone, Copy)]
 pub(crate) struct EditedImages<'a> {
     /// They were edited to map templates.

@@ -24,7 +24,6 @@ const SLACK: u64 = 64;
 /// A working set in its stored form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StoredRecording {
-    /// The recording it comes from.
     pub recording: Recording,
     /// In the order of their first faults.
     pub pages: Vec<AheadPage>,
@@ -93,7 +92,6 @@ impl WorkingSet {
         Arc::clone(&self.ahead)
     }
 
-    /// Begins a restore.
     pub(super) fn begin(&self) -> WorkingSetUse {
         WorkingSetUse {
             records: self.is_recording(),

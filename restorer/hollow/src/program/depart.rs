@@ -56,12 +56,10 @@ fn frames(program: Program<'static>) -> Option<(u64, u64)> {
     Some((first.at.into(), end.checked_sub(first.at)?.into()))
 }
 
-/// Bytes of the residue.
 const fn residue_bytes(frames: u64) -> u64 {
     PAGE + whole_pages(FRAMES - COUNTER + frames)
 }
 
-/// Lays out the residue.
 pub(crate) fn lay_out(program: Program<'static>, residue: u64) -> Outcome {
     let (first, bytes) = frames(program).ok_or(EINVAL)?;
     let length = residue_bytes(bytes);

@@ -41,7 +41,6 @@ const SCM_RIGHTS: u64 = 1 | 1 << 32;
 /// Bytes of a `cmsghdr`.
 const HEAD: u64 = 16;
 
-/// Sends `report`, with a descriptor.
 fn send(control: u64, report: HollowReport, descriptor: Option<u64>) -> Outcome {
     const NO_SIGNAL: u64 = 0x4000;
     let mut bytes = report.to_bytes();
@@ -87,7 +86,6 @@ pub(crate) struct Order {
     order: message::HollowOrder,
 }
 
-/// Waits for an order.
 pub(crate) fn receive() -> Result<Order, Errno> {
     const TRUNCATED: u32 = 0x20 | 0x8;
     let mut bytes = [0; message::HollowOrder::BYTES];
@@ -179,12 +177,10 @@ impl Order {
         call!(nr::CLOSE_RANGE, self.control + 1, u32::MAX, 0)
     }
 
-    /// Closes the socket.
     pub(crate) fn close(&self) -> Outcome {
         call!(nr::CLOSE, self.control)
     }
 
-    /// Maps the program.
     pub(crate) fn map(&self) -> Result<&'static [u8], Errno> {
         let bytes = self.order.bytes;
         if bytes > window::END - window::PROGRAM {

@@ -29,7 +29,6 @@ const SETFL: u64 = 4;
 const DUPFD_CLOEXEC: u64 = 1030;
 const SET_PIPE_BYTES: u64 = 1031;
 const ADD_SEALS: u64 = 1033;
-/// Bytes of a `siginfo`.
 const SIGNAL_BYTES: u64 = 128;
 
 /// Runs all operations.

@@ -44,7 +44,6 @@ const SEALS: u32 = 0x3f;
 const MEMFD_NAME_MAX: usize = 249;
 const MEMFD_BYTES_MAX: u64 = 1 << 44;
 
-/// Open and mapped files.
 pub(super) struct OpenFiles {
     pub(super) entries: BTreeMap<u32, FileEntry>,
     pub(super) memory_files: BTreeMap<u64, MemFdInode>,
@@ -104,7 +103,6 @@ impl OpenFiles {
         (file.mode.is_some() && !is_external(file)).then_some(file)
     }
 
-    /// The template with this id.
     pub(super) fn template(&self, id: u32) -> Option<&RegularFile> {
         let file = self.entries.get(&id)?.reg.as_ref()?;
         is_external(file).then_some(file)

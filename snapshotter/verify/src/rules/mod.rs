@@ -36,7 +36,6 @@ use self::tree::Tree;
 /// End of the user address space.
 const USER_END: u64 = 0x7fff_ffff_f000;
 const PAGE: u64 = 4096;
-/// The highest signal number.
 const SIGNAL_MAX: u32 = 64;
 const PERMISSIONS: u32 = 0o777;
 const KIND_OF_MODE: u32 = libc::S_IFMT;

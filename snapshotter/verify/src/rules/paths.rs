@@ -18,7 +18,6 @@ const FORBIDDEN: [&[u8]; 7] = [
 ];
 /// Those of them that are the kernel's.
 const OF_KERNEL: [&[u8]; 2] = [b"/proc", b"/sys"];
-/// Devices of a sandbox.
 const DEVICES: [&[u8]; 5] = [
     b"/dev/null",
     b"/dev/zero",

@@ -105,7 +105,6 @@ fn check_rseq(at: EntryLocation<'_>, rseq: &Rseq) -> Result<(), VerifyError> {
     at.hold(section, "thread_core.rseq_entry.rseq_cs_pointer", rseq.rseq_cs_pointer)
 }
 
-/// Checks a thread's name.
 pub(super) fn check_comm(at: EntryLocation<'_>, comm: &[u8]) -> Result<(), VerifyError> {
     at.hold(comm.len() <= COMM_MAX && !comm.contains(&0), "comm", comm)
 }

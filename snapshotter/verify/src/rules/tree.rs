@@ -13,17 +13,13 @@ const TASKS_MAX: usize = 65_536;
 /// CRIU's number for a dead process that waits for its parent.
 const STATE_DEAD: u32 = 2;
 
-/// The process tree.
 pub(super) struct Tree<'a> {
     /// Parents before their children.
     pub(super) entries: Vec<(EntryLocation<'a>, TreeEntry)>,
     /// Threads of living processes, including the first ones.
     pub(super) tids: BTreeSet<u32>,
-    /// Living processes.
     living: BTreeSet<u32>,
-    /// Dead processes.
     pub(super) dead: BTreeSet<u32>,
-    /// Process groups.
     groups: BTreeSet<u32>,
 }
 
@@ -85,7 +81,6 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The living processes.
     pub(super) fn living(&self) -> impl Iterator<Item = u32> {
         self.living.iter().copied()
     }

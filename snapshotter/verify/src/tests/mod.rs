@@ -18,7 +18,6 @@ pub(super) fn check(images: &BTreeMap<String, Vec<u8>>, expected: &Expected) -> 
     verify_images(&borrowed, expected)
 }
 
-/// Images that pass.
 pub(crate) fn good_images() -> BTreeMap<String, Vec<u8>> {
     ImageParts::good().images()
 }

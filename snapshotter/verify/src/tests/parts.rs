@@ -10,7 +10,6 @@ use crate::{Expected, RESOURCES};
 
 pub(super) use crate::fuzz::{FILTER, UID};
 
-/// The parts of the images.
 pub(super) struct ImageParts {
     pub(super) inventory: Inventory,
     pub(super) tree: Vec<TreeEntry>,
@@ -562,7 +561,6 @@ impl ImageParts {
         self.cores.get_mut(&502).unwrap().thread_info.as_mut().unwrap()
     }
 
-    /// The file of this id.
     pub(super) fn file(&mut self, id: u32) -> &mut FileEntry {
         self.files.iter_mut().find(|file| file.id == id).unwrap()
     }
@@ -580,7 +578,6 @@ impl ImageParts {
     }
 }
 
-/// A limit of zero.
 pub(super) fn none() -> ResourceLimit {
     ResourceLimit { cur: 0, max: 0 }
 }

@@ -76,14 +76,12 @@ struct Execution {
     exposed_ports: Option<BTreeMap<String, IgnoredAny>>,
 }
 
-/// An image of a layout.
 pub(super) struct Image {
     pub(super) config: Config,
     /// The lowest first.
     pub(super) layers: Vec<Descriptor>,
 }
 
-/// The directory of a layout.
 pub(super) struct Layout(OwnedFd);
 
 impl Layout {

@@ -217,7 +217,6 @@ fn make(entry: &mut Entry<'_, impl Read>, kind: EntryType, folder: &str, at: &Pa
     }
 }
 
-/// Times of access and modification.
 fn times(entry: &Entry<'_, impl Read>, records: &Records) -> io::Result<[TimeSpec; 2]> {
     let modified = match records.modified {
         Some(modified) => modified,

@@ -16,11 +16,9 @@ use seccompiler::{BpfProgram, sock_filter};
 /// The decision about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The kernel executes the call.
     Allow,
     /// The call fails with this error number and is not executed.
     Errno(i32),
-    /// The process is killed.
     Kill,
 }
 
@@ -38,7 +36,6 @@ impl Verdict {
 /// How a call is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// By its number alone.
     Always(Verdict),
     /// By the first matching clause, or by the verdict if none matches.
     First(&'static [Clause], Verdict),

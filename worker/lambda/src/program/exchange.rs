@@ -53,7 +53,6 @@ pub(crate) struct Failure {
     pub(crate) body: Vec<u8>,
 }
 
-/// Where the runtime is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Started,
@@ -87,7 +86,6 @@ impl Stage {
 /// Why a call of the runtime is refused.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Refusal {
-    /// There is no such invocation.
     InvalidRequestId,
     /// It comes at the wrong time. The text says so.
     InvalidState(String),
@@ -99,7 +97,6 @@ pub(crate) struct ExitReason {
     /// Its type, such as `Runtime.ExitError`.
     pub(crate) kind: &'static str,
     pub(crate) message: String,
-    /// Exit code of this process.
     pub(crate) code: i32,
 }
 
@@ -113,7 +110,6 @@ struct CurrentInvocation {
 pub(crate) struct State {
     stage: Stage,
     turn: Option<CurrentInvocation>,
-    /// Number of turns so far.
     turns: u64,
     /// The event of the last of them.
     event: Option<Arc<Event>>,

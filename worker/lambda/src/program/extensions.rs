@@ -8,13 +8,11 @@ use crate::json::Value;
 use crate::net::Connection;
 use crate::{FunctionIdentity, accepted, error_body, runtime};
 
-/// Maximum number of extensions.
 const EXTENSIONS_MAX: usize = 10;
 const BODY_MAX: usize = 1 << 20;
 const ID: &str = "lambda-extension-identifier";
 const ERROR_TYPE: &str = "lambda-extension-function-error-type";
 
-/// Where an extension is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Started,

@@ -156,7 +156,6 @@ fn trace(parent: &str) -> String {
     }
 }
 
-/// A response that is whole.
 struct BufferedResponse {
     head: Head,
     body: Vec<u8>,

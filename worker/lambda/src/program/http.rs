@@ -48,7 +48,6 @@ impl Headers {
     }
 }
 
-/// A request's head.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -122,7 +121,6 @@ impl Request {
     }
 }
 
-/// A request's body.
 pub(crate) struct Body<'a, R> {
     from: &'a mut R,
     is_chunked: bool,
@@ -187,7 +185,6 @@ impl<R: BufRead> Read for Body<'_, R> {
     }
 }
 
-/// A response's head.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Head {
     pub(crate) status: u16,
@@ -256,7 +253,6 @@ pub(crate) fn send_chunk(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     to.write_all(&chunk)
 }
 
-/// Ends a body in chunks.
 pub(crate) fn end_chunks(to: &mut impl Write) -> io::Result<()> {
     to.write_all(b"0\r\n\r\n")
 }

@@ -9,7 +9,6 @@ use crate::http::{Body, Head, Request};
 /// Stack of a connection's thread, in bytes.
 const STACK: usize = 256 << 10;
 
-/// A connection to a client.
 pub(crate) struct Connection {
     reader: BufReader<TcpStream>,
     pub(crate) stream: TcpStream,

@@ -36,7 +36,6 @@ const TEXT_TYPES: [&str; 4] = [
     "application/graphql",
 ];
 
-/// The event of a request.
 pub(crate) fn event(function: &FunctionIdentity, request: &Request, id: &str, body: &[u8]) -> Value {
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     let headers = joined(

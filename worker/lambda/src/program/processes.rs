@@ -12,7 +12,6 @@ use std::thread;
 use crate::exchange::{Exchange, ExitReason};
 use crate::extensions::{Extension, Stage};
 
-/// Where external extensions are.
 const EXTENSIONS: &str = "/opt/extensions";
 
 /// Starts the extensions, waits until they have registered, and starts the runtime. The end of any of them ends this

@@ -256,7 +256,6 @@ fn fail(exchange: &Exchange, request: &Request, id: &str, connection: &mut Conne
     Ok(accepted())
 }
 
-/// An error without its causes.
 fn without_cause(body: &[u8]) -> Vec<u8> {
     let Some(error) = Value::parse(body) else {
         return b"\"Invalid error body\"".to_vec();

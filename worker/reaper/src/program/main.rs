@@ -14,7 +14,6 @@
 
 use core::arch::asm;
 
-/// Numbers of system calls.
 mod nr {
     pub(crate) const WRITE: u64 = 1;
     pub(crate) const BRK: u64 = 12;

@@ -17,12 +17,10 @@ const WATCHES_MAX: usize = 100_000;
 /// Bytes, more than any line about a watch has.
 const LINE_MAX: u64 = 512;
 
-/// A watch of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Watch {
     /// The process's id in its pid namespace.
     pub(super) pid: i32,
-    /// The descriptor of the inotify.
     pub(super) descriptor: u32,
     /// The device number, in the kernel's form.
     pub(super) device: u32,

@@ -17,7 +17,6 @@ use crate::host::confined::fresh_id;
 
 const PREFIX: &str = "build-";
 
-/// One build's directory.
 #[derive(Debug)]
 pub(super) struct BuildDir {
     pub(super) path: PathBuf,

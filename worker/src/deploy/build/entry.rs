@@ -19,22 +19,17 @@ const LISTED: usize = 20;
 #[error("{0}")]
 pub struct EntryError(String);
 
-/// Whether the handler was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HandlerLocation {
-    /// It exists.
     Yes,
     /// It is not in the uploaded folder, but may come with a dependency or the root filesystem.
     Elsewhere,
 }
 
-/// What a build has made.
 pub(super) struct BuildOutput<'a> {
     /// The uploaded folder, with `node_modules`.
     pub(super) app: &'a Path,
-    /// The installed python packages.
     pub(super) packages: Option<&'a Path>,
-    /// The root filesystem.
     pub(super) root: &'a Path,
 }
 

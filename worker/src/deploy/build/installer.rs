@@ -136,7 +136,6 @@ pub(super) struct Network {
     pub(super) configured: OperatorConfig,
 }
 
-/// An installer about to run.
 pub(super) struct Installer<'a, 'o> {
     pub(super) order: &'a BuildOrder<'o>,
     pub(super) build_dir: &'a BuildDir,
@@ -151,7 +150,6 @@ pub(super) struct Installer<'a, 'o> {
     pub(super) shown: Vec<BindMount>,
 }
 
-/// How it ended.
 #[derive(Debug)]
 pub(super) struct InstallerOutcome {
     pub(super) success: bool,

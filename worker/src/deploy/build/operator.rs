@@ -46,7 +46,6 @@ pub(super) struct OperatorConfig {
 }
 
 impl OperatorConfig {
-    /// Reads the present configuration.
     pub(super) fn read() -> Self {
         let mut all = Self::from(std::env::vars_os(), &FILES);
         if Path::new(ROOTS).is_file() {

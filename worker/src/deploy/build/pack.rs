@@ -98,7 +98,6 @@ pub(super) fn pack_root(root: &Path, out: &Path, limits: &BuildLimits) -> Result
     packing.finish()
 }
 
-/// Where symbolic links may lead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SymlinkScope {
     /// Within the tree, which is mounted somewhere.
@@ -107,7 +106,6 @@ enum SymlinkScope {
     Anywhere,
 }
 
-/// Counts what is written.
 struct CountingWriter {
     inner: BufWriter<File>,
     bytes: u64,

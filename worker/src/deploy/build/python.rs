@@ -58,7 +58,6 @@ pub enum PythonError {
     },
 }
 
-/// Where the installed packages are.
 #[derive(Debug)]
 pub(super) enum Packages {
     Cached(CachedTree),

@@ -4,7 +4,6 @@ use http::Uri;
 
 use super::allow::canonical;
 
-/// A request to a proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// A name in canonical form, or an address without brackets.

@@ -25,7 +25,6 @@ pub struct RequirementsError {
     pub message: String,
 }
 
-/// The input of pip.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Requirements {
     /// Lines of the one requirements file.

@@ -31,7 +31,6 @@ pub(super) trait Tree {
     }
 }
 
-/// A folder on the disk.
 pub(super) struct Directory<'a>(pub(super) &'a Path);
 
 impl Tree for Directory<'_> {

@@ -13,7 +13,6 @@ use super::allow::canonical;
 /// Maximum size of the response's head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
 
-/// The host's own proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Upstream {
     host: String,

@@ -114,7 +114,6 @@ impl Directories {
         self.function().join(STATE)
     }
 
-    /// Returns every directory once.
     pub(super) fn all(&self) -> Vec<PathBuf> {
         let mut all = vec![
             self.memory.clone(),

@@ -8,7 +8,6 @@ const NESTED: u16 = 1 << 15;
 pub(super) struct Attributes(Vec<u8>);
 
 impl Attributes {
-    /// Appends another attribute.
     #[must_use]
     pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);

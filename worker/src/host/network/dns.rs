@@ -73,7 +73,6 @@ struct DnsServer {
     resolvers: Mutex<Resolvers>,
 }
 
-/// A sandbox that asks.
 struct DnsClient {
     waiting: usize,
     rate: Rate,

@@ -219,7 +219,6 @@ fn prohibited() -> (&'static str, Attributes) {
     )
 }
 
-/// Resets the sender's connection.
 fn reset() -> (&'static str, Attributes) {
     const TCP_RESET: u32 = 1;
     ("reject", Attributes::default().number(1, TCP_RESET).bytes(2, &[0]))

@@ -20,13 +20,10 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::Batch;
 
-/// One end of a link.
 pub(super) struct LinkEnd<'a> {
-    /// Interface name.
     pub name: &'a str,
     /// Interface number, if it must have a certain one.
     pub index: Option<u32>,
-    /// Hardware address.
     pub mac: [u8; 6],
 }
 
@@ -62,7 +59,6 @@ pub(super) fn remove(batch: &mut Batch, index: u32) {
     batch.route("remove a link", 0, RouteNetlinkMessage::DelLink(message));
 }
 
-/// Removes a link by name.
 pub(super) fn remove_named(batch: &mut Batch, name: &str) {
     let mut message = LinkMessage::default();
     message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -83,7 +79,6 @@ pub(super) fn no_own_address(batch: &mut Batch, index: u32) {
     batch.route("keep an interface from having an address of its own", 0, message);
 }
 
-/// Brings an interface up.
 pub(super) fn up(batch: &mut Batch, index: u32) {
     let mut message = LinkMessage::default();
     message.header.index = index;

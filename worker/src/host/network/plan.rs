@@ -54,9 +54,7 @@ pub(super) struct Uplink {
     pub host: Ipv4Addr,
     /// The router's address on the link.
     pub router: Ipv4Addr,
-    /// The host's IPv6 address.
     pub host6: Ipv6Addr,
-    /// The router's IPv6 address.
     pub router6: Ipv6Addr,
 }
 
@@ -91,9 +89,7 @@ pub(super) struct Slot {
     pub interface: String,
     /// That interface's number.
     pub index: u32,
-    /// The sandbox's address.
     pub address: Ipv4Addr,
-    /// The sandbox's IPv6 address.
     pub address6: Ipv6Addr,
 }
 

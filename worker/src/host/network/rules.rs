@@ -44,7 +44,6 @@ fn forgetting(interface: &str) -> (String, String) {
     (objects.concat(), rules.concat())
 }
 
-/// The operator's exceptions.
 #[derive(Debug, Default)]
 pub(super) struct Exceptions<'a> {
     /// Networks that may be reached.
@@ -60,7 +59,6 @@ pub(super) struct Exceptions<'a> {
     pub ipv6: bool,
 }
 
-/// Builds the router's filter.
 pub(super) fn router(exceptions: &Exceptions<'_>) -> String {
     let mut outbound = String::new();
     let mut line = |text: String| {

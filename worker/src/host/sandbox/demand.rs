@@ -24,7 +24,6 @@ impl Default for Demand {
 }
 
 impl Demand {
-    /// Records that one was taken.
     pub(super) fn taken(&mut self, now: Duration) {
         self.go_on(now);
         let at = self.place(self.now);

@@ -56,7 +56,6 @@ impl<S> Default for FurnishedSandboxes<S> {
 }
 
 impl<S> FurnishedSandboxes<S> {
-    /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
         self.0.iter().map(|kind| kind.ready.len()).sum()
     }
@@ -110,7 +109,6 @@ impl<S> FurnishedSandboxes<S> {
         self.0.extract_if(.., is_over).flat_map(|kind| kind.ready).collect()
     }
 
-    /// Gives up all.
     pub(super) fn clear(&mut self) -> Vec<S> {
         self.0.drain(..).flat_map(|kind| kind.ready).collect()
     }

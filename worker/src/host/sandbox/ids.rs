@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use rekindle_init::protocol::IDS;
 use rustix::fs::{FlockOperation, flock};
 
-/// The directory of the locks.
 pub(super) const LOCKS: &str = "/run/rekindle-ids";
 /// The ids that systemd reserves for containers, except the first, with which others begin.
 const FIRST: u32 = 0x1000_0000;
@@ -54,7 +53,6 @@ impl Drop for IdRange {
     }
 }
 
-/// The ranges of a worker.
 #[derive(Debug)]
 pub(super) struct Ids {
     locks: PathBuf,

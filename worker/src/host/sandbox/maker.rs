@@ -167,7 +167,6 @@ impl SandboxMaker {
         furnished.await.map_err(MakeError::Furnish)
     }
 
-    /// Creates a sandbox.
     pub(crate) async fn make(&self) -> Result<EmptySandbox, MakeError> {
         // The semaphore is never closed.
         let _maker = self.makers.acquire().await.ok();

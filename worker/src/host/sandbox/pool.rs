@@ -21,7 +21,6 @@ use crate::host::cgroup::SpareCounts;
 
 /// How long after a sandbox was taken the next one is created: the start that took it comes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
-/// Pause after a failed creation.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Interval between checks whether fewer are wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -78,7 +77,6 @@ impl SandboxPool {
         }
     }
 
-    /// Returns what creates its sandboxes.
     pub(crate) fn maker(&self) -> &SandboxMaker {
         &self.maker
     }

@@ -43,7 +43,6 @@ pub(crate) enum DeviceNumberError {
     File {
         /// The process's id in its pid namespace.
         pid: u32,
-        /// The descriptor.
         descriptor: u32,
         /// The kernel's error.
         #[source]
@@ -63,9 +62,7 @@ pub(crate) enum DeviceNumberError {
     Short {
         /// The process's id in its pid namespace.
         pid: u32,
-        /// Bytes written.
         written: usize,
-        /// Bytes requested.
         asked: usize,
     },
 }

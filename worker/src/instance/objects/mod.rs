@@ -32,7 +32,6 @@ const NAME_MAX: usize = 160;
 
 static LOOKS: Inspections = Inspections::new();
 
-/// What becomes of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Verdict {
     fate: Fate,
@@ -151,7 +150,6 @@ fn readable(name: &str) -> String {
 }
 
 impl Process {
-    /// Returns an object of it.
     fn object(&self, place: String, count: u64, verdict: Verdict) -> KernelObject {
         KernelObject {
             pid: self.pid,

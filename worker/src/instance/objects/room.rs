@@ -71,7 +71,6 @@ impl InspectionBudget {
         }
     }
 
-    /// Whether its time is over.
     pub(super) fn is_over(&self) -> bool {
         Instant::now() >= self.until
     }

@@ -32,7 +32,6 @@ enum Kind {
     Other(Option<AddressFamily>),
 }
 
-/// Sockets of all processes.
 #[derive(Default)]
 pub(super) struct Sockets {
     /// By inode: processes may share them.

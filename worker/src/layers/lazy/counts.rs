@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why bytes are fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FetchReason {
     /// The index, and what the rehearsal had read.
@@ -36,7 +35,6 @@ impl LazyCounts {
         labels.into_iter().zip(bytes).collect()
     }
 
-    /// Returns the reads that failed.
     pub(crate) fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }

@@ -100,7 +100,6 @@ impl LazyLayers {
         }
     }
 
-    /// Returns what was fetched.
     pub(super) fn counts(&self) -> &LazyCounts {
         &self.counts
     }
@@ -228,7 +227,6 @@ impl LazyLayer {
         tokio::time::timeout(REST_AFTER, self.hurry.notified()).await.is_ok()
     }
 
-    /// Begins to fetch these pieces.
     pub(super) fn begin(&self, pieces: &[u32]) {
         let (content, runs) = (self.content(), self.content.runs(pieces));
         tracing::debug!(layer = %content.digest(), pieces = pieces.len(), requests = runs.len(), "files ahead");

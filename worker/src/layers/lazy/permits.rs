@@ -10,7 +10,6 @@ use super::counts::FetchReason;
 /// Maximum number of requests at once of one layer, besides those for what a start needs, which have a limit already.
 const OF_ONE: usize = 4;
 
-/// The permits of one layer.
 #[derive(Debug)]
 pub(super) struct FetchPermits {
     own: Semaphore,
@@ -33,7 +32,6 @@ impl FetchPermits {
         }
     }
 
-    /// Waits for a permit.
     pub(super) async fn take(&self, reason: FetchReason) -> FetchPermit<'_> {
         // Neither is ever closed. Who waits for the own one must hold none that others could have.
         let own = match reason {

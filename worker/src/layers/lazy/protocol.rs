@@ -103,7 +103,6 @@ pub(super) fn welcome(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(answer(u64_at(header, 8)?, &out))
 }
 
-/// An answer with these bytes.
 pub(super) fn answer(unique: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = head(unique, body.len(), 0);
     bytes.extend_from_slice(body);
@@ -143,7 +142,6 @@ pub(super) struct Attributes {
     /// With the kind of file.
     pub(super) mode: u32,
     pub(super) links: u32,
-    /// User and group.
     pub(super) owner: u32,
     /// Time of all changes.
     pub(super) time_unix_s: u64,

@@ -8,7 +8,6 @@ use rekindle_snapshotter::layer::index::{self, Entry, MTIME_UNIX_S};
 
 use super::protocol::Attributes;
 
-/// The root's number.
 pub(super) const ROOT: u64 = 1;
 /// Longest name that the kernel takes.
 const NAME_MAX: usize = 255;
@@ -22,7 +21,6 @@ pub(crate) struct TreeError {
     what: &'static str,
 }
 
-/// What a node is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Node {
     /// Names with the nodes' places, by name.
@@ -149,7 +147,6 @@ impl Tree {
         })
     }
 
-    /// Returns the number of nodes.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -178,7 +175,6 @@ impl Tree {
         self.has_attributes
     }
 
-    /// Returns a node's extended attributes.
     pub(super) fn extended(&self, number: u64) -> Option<&[Attribute]> {
         self.placed(number).map(|(_, placed)| &placed.attributes[..])
     }

@@ -19,14 +19,12 @@ use crate::snapshots::FileNumbers;
 /// Bytes that are searched at once.
 const PIECE: u64 = 256 * 1024;
 
-/// The pages of the instance.
 pub(super) struct SourcePages {
     pub(super) numbering: PageNumbering,
     /// In the order of the processes.
     memories: Vec<ProcessPages>,
 }
 
-/// Where a process's pages are.
 struct ProcessPages {
     process: File,
     /// `pages-N.img`, if CRIU wrote any of its pages there.

@@ -30,7 +30,6 @@ const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Migration sources by migration id.
 pub struct MigrationSources {
     here: Mutex<HashMap<MigrationId, Arc<MigrationSource>>>,
-    /// All instances.
     instances: Arc<Instances>,
     criu: Arc<Criu>,
     dump_dirs: DumpDirs,

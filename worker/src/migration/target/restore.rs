@@ -50,7 +50,6 @@ pub(super) struct ArrivingProcesses<'a> {
     pub(super) order: &'a TargetOrder,
     pub(super) instance: Arc<Instance>,
     pub(super) base: Option<Arc<OpenSnapshot>>,
-    /// The directory of the images.
     pub(super) images: Arc<ScratchDir>,
     pub(super) pids: Vec<i32>,
     /// Names of the outputs in the images.

@@ -57,7 +57,6 @@ const IDLE_CPU: Desc = Desc::new(
      kernel's own threads that watch are not in it.",
 );
 
-/// Registers the values.
 pub(super) fn observe(registry: &Registry, idle: &Weak<IdleMemory>) {
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
     let part = Weak::clone(idle);

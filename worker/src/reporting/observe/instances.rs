@@ -29,7 +29,6 @@ const IDLE_SWAPPED: Desc = Desc::new(
     "Memory of instances that is evicted now.",
 );
 
-/// Registers the values.
 pub(super) fn observe(registry: &Registry, instances: &Weak<Instances>) {
     let part = Weak::clone(instances);
     registry.observe(Kind::Gauge, &INSTANCES, move || {

@@ -39,7 +39,6 @@ const EVENTS: Desc = Desc::new(
     "Mappings removed, moved or forked that pagers followed.",
 );
 
-/// Registers the values.
 pub(super) fn observe(registry: &Registry, metrics: &Weak<Metrics>) {
     let counter = Kind::Counter;
     let part = Weak::clone(metrics);

@@ -58,7 +58,6 @@ const SANDBOXES_FAILED: Desc = Desc::new(
     "Sandboxes that could not be made.",
 );
 
-/// Registers the values.
 pub(super) fn observe(registry: &Registry, pool: &Weak<SandboxPool>, starts: &Weak<StartLimiter>) {
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
     let pool = ObservedComponent {

@@ -85,7 +85,6 @@ const IDLE_TEMPLATES: Desc = Desc::new(
     "Memory of templates taken back since nobody had used them for long.",
 );
 
-/// Registers the values.
 pub(super) fn observe(registry: &Registry, snapshots: &Weak<Snapshots>) {
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
     let part = Weak::clone(snapshots);

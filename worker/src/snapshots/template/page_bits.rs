@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD: usize = u64::BITS as usize;
 
-/// The bits, by region.
 #[derive(Debug)]
 pub(in crate::snapshots) struct PageBits {
     regions: Vec<Bits>,
     words: Vec<AtomicU64>,
 }
 
-/// A region's bits.
 #[derive(Debug, Clone, Copy)]
 struct Bits {
     /// Index of its first word.

@@ -28,12 +28,10 @@ const FILE_BYTES: u64 = 1 << 50;
 /// How long pagers may take to stop looking at pages that are being evicted. They look for microseconds.
 const UNPINNED_LIMIT: Duration = Duration::from_secs(1);
 
-/// Kinds of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::snapshots) enum Pages {
     /// Pages that restores want before their first instruction.
     WorkingSet,
-    /// All other pages.
     Rest,
 }
 
@@ -343,7 +341,6 @@ impl ProcessTemplate {
     }
 }
 
-/// Consecutive pages of a region.
 struct RegionPages {
     region: usize,
     first: usize,

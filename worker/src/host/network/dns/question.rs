@@ -14,7 +14,6 @@ const IN: u16 = 1;
 /// Types that request a whole zone: IXFR and AXFR.
 const OF_A_ZONE: [u16; 2] = [251, 252];
 
-/// The kind of a message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum MessageKind {
     /// One question about the Internet class. It may have one additional record, by which a client announces its

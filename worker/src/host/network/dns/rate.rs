@@ -4,7 +4,6 @@ use std::time::Instant;
 
 /// Questions a second.
 const PER_SECOND: u32 = 200;
-/// Maximum burst of questions.
 pub(super) const BURST: usize = 400;
 
 pub(super) struct Rate {
