@@ -105,7 +105,10 @@ pub(crate) fn run(args: &IdleArgs) -> Result<Record> {
         eprintln!("round {} of {}", round + 1, args.rounds);
         record.cpu_loop();
         for _ in 0..QUIET_FAULTS {
-            let sung = canary.sing().into_iter().map(|took| (took.as_nanos() as f64 / 1e3, 1));
+            let sung = canary
+                .measure_faults()
+                .into_iter()
+                .map(|took| (took.as_nanos() as f64 / 1e3, 1));
             record.series(&quiet, TOOK, "µs").values.add(sung);
         }
         let mut left = args.pages * rekindle_pager::PAGE;

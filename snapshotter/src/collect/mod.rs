@@ -182,7 +182,7 @@ impl<O: Objects> Run<'_, O> {
         };
         self.forget_names(&after).await?;
         if self.listed {
-            self.bury(&after).await?;
+            self.remove_dead(&after).await?;
             self.objects.delete_once(&self.list).await?;
         }
         Ok(collected)
@@ -226,7 +226,7 @@ impl<O: Objects> Run<'_, O> {
 
     /// Removes the lists of dead collections and the notes of dead publishers. The objects named in such notes were
     /// kept this time. So a publisher that is still alive has until the next collection to find its notes gone.
-    async fn bury(&self, view: &View) -> Result<(), CollectError> {
+    async fn remove_dead(&self, view: &View) -> Result<(), CollectError> {
         let lists = self.objects.list(keys::CONDEMNED).await?;
         let own = lists.iter().find(|l| l.key == self.list);
         // The time by the store's clock. Without it, nothing counts as dead.

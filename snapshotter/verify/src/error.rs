@@ -118,7 +118,7 @@ pub enum VerifyError {
 
 impl VerifyError {
     /// What a process has that is in the way, in a user's words, and what to do about it. Follows "has".
-    pub fn told(&self) -> String {
+    pub fn explanation(&self) -> String {
         match self {
             Self::OfKernel { path, .. } => of_file(path),
             Self::Kind(image) if image.starts_with("tty") => {

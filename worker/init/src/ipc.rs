@@ -37,7 +37,7 @@ impl Kind {
     }
 
     /// An alternative that is part of a snapshot.
-    fn instead(self) -> &'static str {
+    fn alternative(self) -> &'static str {
         match self {
             Self::Memory => "memory that is shared by mmap, such as a file in /dev/shm (shm_open)",
             Self::Semaphores => "POSIX semaphores (sem_open) or a file lock",
@@ -63,7 +63,7 @@ pub enum IpcError {
     #[error(
         "the System V {kind} with {}, id {id}, would be missing in the snapshot; remove it before the snapshot \
          (in a before-snapshot hook), use {} instead, or set snapshot = false in fn.toml",
-        shown(*.key), .kind.instead()
+        shown(*.key), .kind.alternative()
     )]
     SystemV {
         /// Kind of the object.
@@ -77,7 +77,7 @@ pub enum IpcError {
     #[error(
         "the POSIX message queue /{name} would be missing in the snapshot; remove it before the snapshot (in a \
          before-snapshot hook), use {} instead, or set snapshot = false in fn.toml",
-        Kind::Messages.instead()
+        Kind::Messages.alternative()
     )]
     Queue {
         /// Its name.
@@ -166,7 +166,7 @@ mod tests {
 
     const HEADER: &str = "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n";
 
-    fn told(of: Result<(), IpcError>) -> String {
+    fn error_text(of: Result<(), IpcError>) -> String {
         of.unwrap_err().to_string()
     }
 
@@ -180,18 +180,18 @@ mod tests {
         system_v(dir.path()).unwrap();
         let line = "      4660      32769   600          3  1000  1000  1000  1000          0 1764056000\n";
         fs::write(dir.path().join("sem"), format!("{HEADER}{line}")).unwrap();
-        let told_of = told(system_v(dir.path()));
+        let told_of = error_text(system_v(dir.path()));
         assert!(told_of.contains("semaphore set with key 0x1234, id 32769"), "{told_of}");
         assert!(told_of.contains("snapshot = false"), "{told_of}");
         let line = "         0          7   600  4096 1 1 1 0 0 0 0 0 0 0 0 0\n";
         fs::write(dir.path().join("shm"), format!("{HEADER}{line}")).unwrap();
-        let told_of = told(system_v(dir.path()));
+        let told_of = error_text(system_v(dir.path()));
         assert!(
             told_of.contains("shared memory segment with no key (IPC_PRIVATE), id 7"),
             "{told_of}"
         );
         fs::write(dir.path().join("shm"), format!("{HEADER}-559038737 1 600\n")).unwrap();
-        assert!(told(system_v(dir.path())).contains("key 0xdeadbeef, id 1"));
+        assert!(error_text(system_v(dir.path())).contains("key 0xdeadbeef, id 1"));
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         no_queue(dir.path()).unwrap();
         fs::write(dir.path().join("jobs"), "").unwrap();
-        let told = told(no_queue(dir.path()));
+        let told = error_text(no_queue(dir.path()));
         assert!(told.contains("message queue /jobs"), "{told}");
     }
 }

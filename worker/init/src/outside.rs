@@ -136,7 +136,7 @@ fn make(order: &MakeSandbox, inside: OwnedFd) -> Result<ForkSide, OutsideError> 
 pub fn prepare(common: &HostPaths) -> Result<(), OutsideError> {
     let none = None::<&Path>;
     let call = |what| move |e| OutsideError::Call(what, e);
-    be_ordinary().map_err(call("have sandboxes begin with the usual priority"))?;
+    reset_priority().map_err(call("have sandboxes begin with the usual priority"))?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(call("make a mount namespace"))?;
     // The host's later unmounts propagate here. Nothing propagates from here to the host.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
@@ -165,7 +165,7 @@ pub fn prepare(common: &HostPaths) -> Result<(), OutsideError> {
 
 /// Gives all forks the priority that checkpointed processes have, because CRIU cannot raise it to that inside a user
 /// namespace.
-fn be_ordinary() -> Result<(), Errno> {
+fn reset_priority() -> Result<(), Errno> {
     match rustix::process::setpriority_process(None, 0) {
         // A worker without permission has been given its priority on purpose.
         Ok(()) | Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(()),

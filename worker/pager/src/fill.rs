@@ -39,7 +39,7 @@ impl PagerThread {
                 };
                 match self.source.file_page(wanted) {
                     Ok(bytes) => memory.copy(fault.page, &bytes),
-                    Err(e) => return self.lose_at(index, fault.page, &e.message),
+                    Err(e) => return self.lose_page(index, fault.page, &e.message),
                 }
             }
             Origin::Snapshot(source) => {
@@ -70,11 +70,11 @@ impl PagerThread {
             FillOutcome::Changing => self.pending.push_back(asked),
             FillOutcome::NoMemory if attempts < NO_MEMORY_RETRIES => self.pending.push_back(again),
             FillOutcome::NotInFile if attempts < MISSED_RETRIES => self.pending.push_back(again),
-            FillOutcome::NoMemory => self.lose_at(index, fault.page, "the host has no memory for it"),
-            FillOutcome::NotInFile => self.lose_at(index, fault.page, "the template loses it again and again"),
+            FillOutcome::NoMemory => self.lose_page(index, fault.page, "the host has no memory for it"),
+            FillOutcome::NotInFile => self.lose_page(index, fault.page, "the template loses it again and again"),
             FillOutcome::Refused(errno) => {
                 let why = format!("the kernel refuses it: {}", io::Error::from_raw_os_error(errno));
-                self.lose_at(index, fault.page, &why);
+                self.lose_page(index, fault.page, &why);
             }
             FillOutcome::Pages(_) => {
                 let took = asked.since.elapsed();
@@ -113,7 +113,7 @@ impl PagerThread {
         }
     }
 
-    fn lose_at(&mut self, index: usize, page: u64, why: &str) {
+    fn lose_page(&mut self, index: usize, page: u64, why: &str) {
         self.lose(LostPage {
             pid: self.memories[index].pid,
             page,

@@ -121,12 +121,12 @@ impl PagerThread {
             });
         }
         tracing::debug!(stats = ?self.reach.stats, "the pager ends");
-        self.see_out();
+        self.wait_for_deaths();
     }
 
     /// Waits until the processes are dead. Their faults are not answered any more. They were killed, or will be before
     /// the handle is dropped.
-    fn see_out(&mut self) {
+    fn wait_for_deaths(&mut self) {
         let mut told = None;
         loop {
             self.memories.retain(ProcessMemory::is_alive);

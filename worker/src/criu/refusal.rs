@@ -65,7 +65,7 @@ pub(crate) fn told_by_init(refused: &SandboxError) -> Option<String> {
 
 /// Names the process that has what the images may not contain.
 fn of_images(refused: &VerifyError, init: Pid) -> String {
-    let what = refused.told();
+    let what = refused.explanation();
     let Ok(proc) = InnerProc::of(init) else {
         return format!("the function has {what}");
     };

@@ -163,7 +163,7 @@ impl Preparer {
                 Err(error) => {
                     tracing::warn!(function = %spec.function, %error, "it does not start below a reaper");
                     let why = "it does not start below a reaper";
-                    warm = self.instead(request, &spec, why, events).await?;
+                    warm = self.boot_instead(request, &spec, why, events).await?;
                 }
             }
         }
@@ -228,7 +228,7 @@ impl Preparer {
     }
 
     /// The same in the place of the first instance, which stops because of `why`.
-    async fn instead(
+    async fn boot_instead(
         &self,
         request: &PrepareRequest,
         spec: &VersionSpec,
@@ -298,7 +298,7 @@ impl Preparer {
         };
         drop(first);
         let why = "it starts once more below a reaper";
-        self.instead(request, &spec, why, events).await
+        self.boot_instead(request, &spec, why, events).await
     }
 
     /// Returns an error if the function has ended by itself, as all its instances may then do.

@@ -153,7 +153,7 @@ async fn run(config: WorkerConfig, listener: TcpListener, shutdown: BoxFuture<'s
         calling.abort();
     }
     worker.stop_all().await;
-    worker.reporter.farewell().await;
+    worker.reporter.report_stopped().await;
     Ok(())
 }
 

@@ -30,7 +30,7 @@ impl Canary {
     }
 
     /// Evicts the pages and touches them. Returns the duration of each touch that had to wait.
-    pub fn sing(&self) -> Vec<Duration> {
+    pub fn measure_faults(&self) -> Vec<Duration> {
         let own = PagemapRun {
             first: self.0.as_ptr() as u64 / PAGE,
             pages: PAGES as u64,

@@ -92,7 +92,10 @@ impl Evictor {
             if idle.swap.read().is_there()
                 && let Some(canary) = &canary
             {
-                canary.sing().into_iter().for_each(|took| self.metrics.idle_fault(took));
+                canary
+                    .measure_faults()
+                    .into_iter()
+                    .for_each(|took| self.metrics.idle_fault(took));
             }
             account(idle, &mut throttle);
         }

@@ -47,7 +47,7 @@ pub trait RemoteMemory {
     ///
     /// # Errors
     /// Returns an error when the process is gone, or the kernel refuses.
-    fn out(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64>;
+    fn count_evicted(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64>;
 
     /// Makes the kernel evict these pages, which takes about 5 µs each. Pages that are locked, or shared with a fork,
     /// stay.
@@ -135,7 +135,7 @@ impl RemoteMemory for HostKernel {
         }
     }
 
-    fn out(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64> {
+    fn count_evicted(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64> {
         let found = match self {
             Self::Scans => {
                 let mut scan = Scan::of(pid)?;
@@ -348,7 +348,7 @@ mod tests {
             HostKernel::Scans.look(pid).unwrap(),
             HostKernel::Reads.look(pid).unwrap(),
         );
-        let out = [HostKernel::Scans, HostKernel::Reads].map(|host| host.out(pid, &scanned).unwrap());
+        let out = [HostKernel::Scans, HostKernel::Reads].map(|host| host.count_evicted(pid, &scanned).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(scanned, read);

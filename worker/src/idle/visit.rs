@@ -50,7 +50,7 @@ pub fn visit(
         rest();
     }
     // Locked pages have stayed, and pages unmapped since must not be counted.
-    let evicted = memory.out(pid, &went.0)?;
+    let evicted = memory.count_evicted(pid, &went.0)?;
     Ok(VisitOutcome { returned, evicted })
 }
 
@@ -100,7 +100,7 @@ mod tests {
             Ok((0..1_000).map(run).collect())
         }
 
-        fn out(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64> {
+        fn count_evicted(&self, pid: i32, runs: &[PagemapRun]) -> io::Result<u64> {
             let out = self.look(pid)?.into_iter().filter(|page| !page.present);
             let asked = |page: &PagemapRun| runs.iter().any(|r| (r.first..r.first + r.pages).contains(&page.first));
             Ok(out.filter(asked).count() as u64)

@@ -37,14 +37,14 @@ impl DamageExaminer {
         }
     }
 
-    /// Takes the findings that the scheduler does not know yet. The caller gives them back with [`Self::not_told`] if
-    /// the report fails.
-    pub fn untold(&self) -> Vec<DamagedSnapshot> {
+    /// Takes the findings that the scheduler does not know yet. The caller gives them back with
+    /// [`Self::keep_unreported`] if the report fails.
+    pub fn take_unreported(&self) -> Vec<DamagedSnapshot> {
         std::mem::take(&mut self.found.lock())
     }
 
     /// Keeps findings that could not be reported for the next report.
-    pub fn not_told(&self, damaged: Vec<DamagedSnapshot>) {
+    pub fn keep_unreported(&self, damaged: Vec<DamagedSnapshot>) {
         self.found.lock().extend(damaged);
     }
 
@@ -71,7 +71,7 @@ impl DamageExaminer {
             instance.sink.platform(format!(
                 "snapshot {id} is damaged: {why}; this version is booted from now on: deploy again for a new snapshot"
             ));
-            damage.not_told(vec![DamagedSnapshot {
+            damage.keep_unreported(vec![DamagedSnapshot {
                 snapshot: id,
                 function: instance.spec.function.clone(),
                 version: instance.spec.version,

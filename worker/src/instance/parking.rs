@@ -45,9 +45,9 @@ impl Instance {
         let Some(running) = self.running() else {
             return Parking::Gone;
         };
-        running.say_frozen();
+        running.mark_frozen();
         if self.usage.in_flight() > 0 {
-            running.say_thawed();
+            running.mark_thawed();
             return Parking::Busy;
         }
         // A function may close idle connections on its own timer, which would expire the moment it is thawed.
@@ -63,7 +63,7 @@ impl Instance {
         match frozen {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                running.say_thawed();
+                running.mark_thawed();
                 tracing::warn!(instance = %self.id, error = &error as &dyn std::error::Error, "not parked");
                 return Parking::Failed(error);
             }
@@ -113,7 +113,7 @@ impl Instance {
             let told = unavailable("let the parked instance go on", &e);
             ApiError::new(ErrorCode::Unavailable, told.message)
         })?;
-        running.say_thawed();
+        running.mark_thawed();
         if let Some(children) = running.children.lock().take() {
             let going_on = children_first(children, Arc::clone(self), Arc::clone(running));
             *running.thawing.lock() = Some(tokio::spawn(going_on));

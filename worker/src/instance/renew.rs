@@ -71,7 +71,7 @@ fn begin(starter: &Arc<Starter>, instance: &Arc<Instance>) {
         faas.instance = %instance.id,
     );
     let renew = async move {
-        tokio::join!(used.tear_down(), starter.again(&instance));
+        tokio::join!(used.tear_down(), starter.restart(&instance));
     };
     runtime.spawn(renew.instrument(span));
 }

@@ -130,11 +130,11 @@ impl RunningInstance {
     }
 
     // Sequentially consistent, like the count of requests: see `parking`.
-    pub(super) fn say_frozen(&self) {
+    pub(super) fn mark_frozen(&self) {
         self.frozen.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn say_thawed(&self) {
+    pub(super) fn mark_thawed(&self) {
         self.frozen.store(false, Ordering::SeqCst);
     }
 
@@ -148,7 +148,7 @@ impl RunningInstance {
             return;
         }
         match self.cgroup.thaw().and_then(|()| self.cgroup.release()) {
-            Ok(()) => self.say_thawed(),
+            Ok(()) => self.mark_thawed(),
             Err(e) => tracing::error!(group = self.cgroup.name(), error = %e, "a parked instance cannot be thawed"),
         }
     }

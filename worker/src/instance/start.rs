@@ -185,7 +185,7 @@ impl Starter {
     }
 
     /// Starts an instance once more, as a new copy of its snapshot.
-    pub(super) async fn again(&self, instance: &Arc<Instance>) {
+    pub(super) async fn restart(&self, instance: &Arc<Instance>) {
         *instance.kind.lock() = match &instance.spec.snapshot {
             Some(_) => StartKind::Restored,
             None => StartKind::Booted,

@@ -236,19 +236,19 @@ impl Inner {
             for line in lines {
                 if state.bucket.take(now) {
                     let is_due = state.told.is_none_or(|told| now - told >= TELL_DROPS);
-                    passed.extend(is_due.then(|| self.tell_drops(&mut state, now)).flatten());
+                    passed.extend(is_due.then(|| self.notice_of_drops(&mut state, now)).flatten());
                     passed.push(line);
                 } else {
                     state.dropped += 1;
                 }
             }
-            passed.extend(tell.then(|| self.tell_drops(&mut state, now)).flatten());
+            passed.extend(tell.then(|| self.notice_of_drops(&mut state, now)).flatten());
         }
         self.queue(passed);
     }
 
     /// The notice of the lines that were dropped since the last one, if any were.
-    fn tell_drops(&self, state: &mut State, now: Instant) -> Option<LogLine> {
+    fn notice_of_drops(&self, state: &mut State, now: Instant) -> Option<LogLine> {
         let count = std::mem::take(&mut state.dropped);
         (count > 0).then(|| {
             state.told = Some(now);

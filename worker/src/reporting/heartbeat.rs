@@ -111,7 +111,7 @@ impl Reporter {
             let said = self.membership.presence();
             match self.beat(schedulers[at % schedulers.len()]).await {
                 Ok(answer) => {
-                    self.membership.told(said);
+                    self.membership.record_reported(said);
                     self.gateways.learn(&answer.gateways);
                     if !reached {
                         tracing::info!("the scheduler is reached again");
@@ -151,7 +151,7 @@ impl Reporter {
 
     /// Reports that the worker has stopped, so that nobody waits to learn that its instances are gone. Without this
     /// report, its silence tells the same.
-    pub async fn farewell(&self) {
+    pub async fn report_stopped(&self) {
         self.membership.become_present(Presence::Left);
         for scheduler in addresses(&self.scheduler_url) {
             match self.beat(scheduler).await {
@@ -174,7 +174,7 @@ impl Reporter {
             offer,
         } = &self.about;
         let instances = self.instances.listed();
-        let damaged = self.damage.untold();
+        let damaged = self.damage.take_unreported();
         let report = Heartbeat {
             worker: worker.clone(),
             incarnation: *incarnation,
@@ -186,7 +186,7 @@ impl Reporter {
             instances: instances.iter().map(|i| i.info(worker)).collect(),
             levels: self.levels.read(),
             pressure: self.pressure.read(),
-            kept: self.kept.untold(&self.snapshots),
+            kept: self.kept.unreported(&self.snapshots),
             damaged,
             secrets: instances
                 .iter()
@@ -200,8 +200,8 @@ impl Reporter {
                 self.kept.is_known(answer.kept_revision);
             }
             Err(_) => {
-                self.damage.not_told(report.damaged);
-                self.refusals.not_told(report.snapshots.refused);
+                self.damage.keep_unreported(report.damaged);
+                self.refusals.keep_unreported(report.snapshots.refused);
             }
         }
         told

@@ -37,7 +37,7 @@ impl Membership {
     }
 
     /// Records that the scheduler accepted a report with this presence.
-    pub(super) fn told(&self, presence: Presence) {
+    pub(super) fn record_reported(&self, presence: Presence) {
         self.leaving_is_known
             .store(presence != Presence::Serving, Ordering::Relaxed);
     }

@@ -21,7 +21,7 @@ pub struct RestorableReport {
 
 impl RestorableReport {
     /// Returns what the scheduler does not know yet.
-    pub fn untold(&self, snapshots: &Snapshots) -> Option<RestorableSnapshots> {
+    pub fn unreported(&self, snapshots: &Snapshots) -> Option<RestorableSnapshots> {
         let mut now = self.now.lock();
         let (kept, looked) = &mut *now;
         let templates = snapshots.open_ids();

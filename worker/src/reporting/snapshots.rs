@@ -11,13 +11,13 @@ use rekindle_wire::internal::SnapshotReport;
 use crate::instance::Instances;
 use crate::snapshots::{Refusals, made_with};
 
-/// Builds the report to the scheduler. The caller gives its rejected snapshots back with [`Refusals::not_told`] if the
-/// report fails.
+/// Builds the report to the scheduler. The caller gives its rejected snapshots back with [`Refusals::keep_unreported`]
+/// if the report fails.
 pub(super) fn report(filter: FilterChoice, instances: &Instances, refusals: &Refusals) -> SnapshotReport {
     SnapshotReport {
         makes: Some(made_with(filter)),
         in_use: in_use(instances).into_iter().collect(),
-        refused: refusals.untold(),
+        refused: refusals.take_unreported(),
     }
 }
 

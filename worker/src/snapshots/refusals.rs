@@ -32,14 +32,14 @@ impl Refusals {
         true
     }
 
-    /// Takes those that the scheduler does not know yet. The caller gives them back with [`Self::not_told`] if the
-    /// report fails.
-    pub fn untold(&self) -> Vec<RefusedSnapshot> {
+    /// Takes those that the scheduler does not know yet. The caller gives them back with [`Self::keep_unreported`] if
+    /// the report fails.
+    pub fn take_unreported(&self) -> Vec<RefusedSnapshot> {
         std::mem::take(&mut self.0.lock())
     }
 
     /// Keeps snapshots that could not be reported for the next report.
-    pub fn not_told(&self, refused: Vec<RefusedSnapshot>) {
+    pub fn keep_unreported(&self, refused: Vec<RefusedSnapshot>) {
         let mut told = self.0.lock();
         told.extend(refused);
         told.truncate(REFUSED_MAX);

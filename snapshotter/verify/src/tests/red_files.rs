@@ -117,7 +117,7 @@ fn with_proc_file(name: &str, change: impl FnOnce(&mut ImageParts)) -> Result<()
     let others: Vec<_> = others.map(prost::Message::encode_to_vec).collect();
     images.insert("fdinfo-3.img".to_owned(), image(magic::DESCRIPTORS, &others));
     let checked = super::check(&images, &ImageParts::expected());
-    checked.map(drop).map_err(|refused| refused.told())
+    checked.map(drop).map_err(|refused| refused.explanation())
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn the_root_may_be_watched_and_what_may_not_is_told_by_its_path() {
     let refused = watching(b"/run/x").unwrap_err();
     assert_eq!(refused.watched_path(), Some("\"/run/x\""));
     assert!(
-        refused.told().starts_with("a watch (inotify) on \"/run/x\""),
+        refused.explanation().starts_with("a watch (inotify) on \"/run/x\""),
         "{}",
-        refused.told()
+        refused.explanation()
     );
 }
 

@@ -171,7 +171,7 @@ struct Unpacking<'a> {
 }
 
 fn malformed(e: impl ToString) -> UnpackError {
-    UnpackError::Malformed(told(&e.to_string()))
+    UnpackError::Malformed(truncated(&e.to_string()))
 }
 
 impl Unpacking<'_> {
@@ -219,7 +219,9 @@ impl Unpacking<'_> {
             EntryType::Symlink => {
                 let target = link.unwrap_or_default();
                 if has_control(&target) {
-                    return Err(UnpackError::Control(told(&lossy(&target).escape_debug().to_string())));
+                    return Err(UnpackError::Control(truncated(
+                        &lossy(&target).escape_debug().to_string(),
+                    )));
                 }
                 let target = PathBuf::from(OsStr::from_bytes(&target));
                 self.count_file()?;
@@ -365,12 +367,12 @@ fn unwritten(path: &Path, cause: io::Error) -> UnpackError {
     UnpackError::Write(path.display().to_string(), cause.into())
 }
 
-fn told(text: &str) -> String {
+fn truncated(text: &str) -> String {
     text.chars().take(TOLD_MAX).collect()
 }
 
 fn lossy(name: &[u8]) -> String {
-    told(&String::from_utf8_lossy(name))
+    truncated(&String::from_utf8_lossy(name))
 }
 
 /// Whether a terminal or a list of lines would misinterpret part of the name.
@@ -388,7 +390,7 @@ fn inside(name: &[u8]) -> Result<PathBuf, UnpackError> {
         return Err(refused());
     }
     if has_control(name) {
-        return Err(UnpackError::Control(told(&lossy(name).escape_debug().to_string())));
+        return Err(UnpackError::Control(truncated(&lossy(name).escape_debug().to_string())));
     }
     let mut path = PathBuf::new();
     for component in Path::new(OsStr::from_bytes(name)).components() {

@@ -24,7 +24,7 @@ pub(crate) fn start(exchange: &Arc<Exchange>, command: &[String]) -> io::Result<
         let child = child.map_err(|e| io::Error::new(e.kind(), format!("extension {}: {e}", path.display())))?;
         watch(exchange, child, move |status| ExitReason {
             kind: "Extension.Crash",
-            message: format!("extension {name}: {}", said(status)),
+            message: format!("extension {name}: {}", describe_exit(status)),
             code: code(status),
         });
     }
@@ -46,7 +46,7 @@ pub(crate) fn start(exchange: &Arc<Exchange>, command: &[String]) -> io::Result<
         kind: "Runtime.ExitError",
         message: match status.success() {
             true => "Runtime exited without providing a reason".to_owned(),
-            false => format!("Runtime exited with error: {}", said(status)),
+            false => format!("Runtime exited with error: {}", describe_exit(status)),
         },
         code: code(status),
     });
@@ -73,7 +73,7 @@ fn watch(exchange: &Arc<Exchange>, mut child: Child, ended: impl FnOnce(ExitStat
 }
 
 /// How a process has ended, in the words of the emulator.
-fn said(status: ExitStatus) -> String {
+fn describe_exit(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
         (None, Some(signal)) => format!("signal: {}", signal_name(signal)),

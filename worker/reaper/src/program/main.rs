@@ -68,7 +68,7 @@ fn block(signals: u64) {
 }
 
 /// Makes a page of memory. Processes have their memory from templates, so each has some.
-fn have_memory() {
+fn touch_heap_page() {
     const PAGE: u64 = 4096;
     let start = call(nr::BRK, [0; 5]) as u64;
     if call(nr::BRK, [start + PAGE, 0, 0, 0, 0]) as u64 == start + PAGE {
@@ -85,7 +85,7 @@ extern "C" fn begin(stack: *const u64) -> ! {
     if count < 3 {
         exit(NOT_RUN);
     }
-    have_memory();
+    touch_heap_page();
     call(nr::PRCTL, [SET_CHILD_SUBREAPER, 1, 0, 0, 0]);
     // Signals to all processes are not for this one. The kernel keeps none of its children's ends for it.
     block(!(1 << (CHILD_ENDED - 1)));

@@ -37,7 +37,7 @@ impl Cgroups {
         let mut layout = self.layout.clone();
         match &mut layout {
             Layout::V1(d) => d.add_blkio(root, parent)?,
-            Layout::V2(d) => d.hand_down_io(root, parent)?,
+            Layout::V2(d) => d.delegate_io(root, parent)?,
         }
         let probe = layout.join(PROBE);
         let made = probe.all();

@@ -92,19 +92,19 @@ pub(super) fn make_all(path: &Path) -> Result<(), FileError> {
     }
     match fs::create_dir(path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(FileError::new("make", path, e)),
-        _ => let_enter(path),
+        _ => allow_entry(path),
     }
 }
 
 /// Creates one directory, which must not exist yet. Everybody may enter it.
 pub(super) fn make_new(path: &Path) -> Result<(), FileError> {
     fs::create_dir(path).map_err(|e| FileError::new("make", path, e))?;
-    let_enter(path)
+    allow_entry(path)
 }
 
 /// Lets everybody enter a directory, whatever the worker's umask. CRIU looks for a freezer in it as the function's
 /// user. Kernels before 6.16 look every group up with the rights of whoever mounts them, which is nobody in a sandbox.
-fn let_enter(path: &Path) -> Result<(), FileError> {
+fn allow_entry(path: &Path) -> Result<(), FileError> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(|e| FileError::new("open", path, e))
 }
 

@@ -162,8 +162,8 @@ impl Layout {
             let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
         }
         match self {
-            Self::V1(d) => d.let_die(),
-            Self::V2(d) => d.let_die(),
+            Self::V1(d) => d.thaw_killed(),
+            Self::V2(d) => d.thaw_killed(),
         }
         Ok(pids)
     }

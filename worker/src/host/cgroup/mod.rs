@@ -130,11 +130,11 @@ impl Cgroups {
         }
         let layout = match v2::Directory::detect(root)? {
             Some(mut directory) => {
-                directory.hand_down()?;
+                directory.delegate_controllers()?;
                 for level in parent.split('/') {
                     directory = directory.join(level);
                     files::make_all(&directory.0).map_err(DetectError::File)?;
-                    directory.hand_down()?;
+                    directory.delegate_controllers()?;
                 }
                 Layout::V2(directory)
             }

@@ -227,7 +227,7 @@ impl Directories {
     }
 
     /// A frozen process dies of SIGKILL only once it is thawed.
-    pub(super) fn let_die(&self) {
+    pub(super) fn thaw_killed(&self) {
         for group in [self.function(), self.function().join(HELD)] {
             let _ = files::write_if_present(&group.join(STATE), "THAWED");
         }

@@ -49,7 +49,7 @@ impl Directory {
     }
 
     /// Lets groups directly below this one have limits.
-    pub(super) fn hand_down(&self) -> Result<(), DetectError> {
+    pub(super) fn delegate_controllers(&self) -> Result<(), DetectError> {
         let path = self.0.join("cgroup.subtree_control");
         let enabled = match files::read(&path) {
             Ok(text) => text,
@@ -73,7 +73,7 @@ impl Directory {
 
     /// Delegates `io` from `root` to this directory, and on to groups directly below it. It is optional, so it is not
     /// among the others.
-    pub(super) fn hand_down_io(&self, root: &Path, parent: &str) -> Result<(), DiskError> {
+    pub(super) fn delegate_io(&self, root: &Path, parent: &str) -> Result<(), DiskError> {
         let available = files::read(&root.join("cgroup.controllers")).map_err(DiskError::Refused)?;
         if !available.split_whitespace().any(|c| c == "io") {
             return Err(DiskError::NoController(root.display().to_string()));
@@ -210,7 +210,7 @@ impl Directory {
     }
 
     /// A frozen process that is killed need not be thawed to die here. Without `cgroup.kill`, this makes sure of it.
-    pub(super) fn let_die(&self) {
+    pub(super) fn thaw_killed(&self) {
         for group in [self.function(), self.function().join(HELD)] {
             let _ = files::write_if_present(&group.join(FREEZE), "0");
         }

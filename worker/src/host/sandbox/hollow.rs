@@ -78,8 +78,8 @@ impl Hollow {
     ///
     /// # Errors
     /// Returns an error when it has ended or says something else.
-    pub(super) fn meet(socket: OwnedFd) -> Result<Self, HollowError> {
-        let (report, userfault, host) = hear(&socket)?;
+    pub(super) fn accept(socket: OwnedFd) -> Result<Self, HollowError> {
+        let (report, userfault, host) = receive_report(&socket)?;
         match (report, userfault) {
             (HollowReport::Hollow(0), Some(userfault)) => Ok(Self {
                 socket,
@@ -137,7 +137,7 @@ impl OrderedHollow {
         let mut memory = vec![given(first, userfault)];
         let mut mapped = 0;
         while mapped < pids.len() {
-            let (report, userfault, host) = hear(&filling.socket)?;
+            let (report, userfault, host) = receive_report(&filling.socket)?;
             match (report, userfault) {
                 (HollowReport::Hollow(pid), Some(userfault)) if pids.contains(&pid) => {
                     memory.push(given(pid, userfault));
@@ -186,7 +186,7 @@ impl RunningHollow {
     /// # Errors
     /// Returns an error when an operation fails. Nothing of the processes has run then.
     pub fn ready(&self) -> Result<(), HollowError> {
-        (self.ready..self.processes).try_for_each(|_| match hear(&self.socket)? {
+        (self.ready..self.processes).try_for_each(|_| match receive_report(&self.socket)? {
             (HollowReport::Ready, None, _) => Ok(()),
             (report, ..) => Err(failure(report)),
         })
@@ -220,7 +220,7 @@ fn failure(report: HollowReport) -> HollowError {
     unsafe_code,
     reason = "takes ownership of a descriptor the kernel has just made for this process"
 )]
-fn hear(socket: &OwnedFd) -> Result<(HollowReport, Option<OwnedFd>, i32), HollowError> {
+fn receive_report(socket: &OwnedFd) -> Result<(HollowReport, Option<OwnedFd>, i32), HollowError> {
     let mut bytes = [0; HollowReport::BYTES];
     let mut parts = [IoSliceMut::new(&mut bytes)];
     let mut space = nix::cmsg_space!([RawFd; 1], UnixCredentials);
@@ -253,7 +253,7 @@ fn hear(socket: &OwnedFd) -> Result<(HollowReport, Option<OwnedFd>, i32), Hollow
 mod tests {
     use super::*;
 
-    fn say(socket: &OwnedFd, report: HollowReport, descriptor: Option<&OwnedFd>) {
+    fn send_report(socket: &OwnedFd, report: HollowReport, descriptor: Option<&OwnedFd>) {
         let numbers: Vec<RawFd> = descriptor.iter().map(|fd| fd.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
         let control: &[ControlMessage<'_>] = if numbers.is_empty() { &[] } else { &rights };
@@ -278,18 +278,18 @@ mod tests {
         let met = || {
             let (ours, theirs) = pair().unwrap();
             let (pipe, _) = nix::unistd::pipe().unwrap();
-            say(&theirs, HollowReport::Hollow(0), Some(&pipe));
-            (Hollow::meet(ours).unwrap(), theirs, pipe)
+            send_report(&theirs, HollowReport::Hollow(0), Some(&pipe));
+            (Hollow::accept(ours).unwrap(), theirs, pipe)
         };
         let (hollow, theirs, pipe) = met();
-        say(&theirs, HollowReport::Hollow(502), Some(&pipe));
+        send_report(&theirs, HollowReport::Hollow(502), Some(&pipe));
         for report in [
             HollowReport::Mapped,
             HollowReport::Ready,
             HollowReport::Mapped,
             HollowReport::Ready,
         ] {
-            say(&theirs, report, None);
+            send_report(&theirs, report, None);
         }
         let (filling, memory) = run(hollow, &[501, 502]).unwrap();
         assert_eq!(memory.iter().map(|given| given.pid).collect::<Vec<_>>(), [501, 502]);
@@ -299,12 +299,12 @@ mod tests {
         filling.go().unwrap();
 
         let (hollow, theirs, pipe) = met();
-        say(&theirs, HollowReport::Hollow(7), Some(&pipe));
+        send_report(&theirs, HollowReport::Hollow(7), Some(&pipe));
         let error = run(hollow, &[501]).unwrap_err();
         assert!(matches!(error, HollowError::Strange));
 
         let (hollow, theirs, _) = met();
-        say(&theirs, HollowReport::Failed(12, libc::EACCES), None);
+        send_report(&theirs, HollowReport::Failed(12, libc::EACCES), None);
         let error = run(hollow, &[501]).unwrap_err();
         assert!(matches!(error, HollowError::Operation(12, _)), "{error}");
 
@@ -317,8 +317,8 @@ mod tests {
     fn whoever_waits_ends_when_the_files_do_not_come() {
         let (ours, theirs) = pair().unwrap();
         let (pipe, _) = nix::unistd::pipe().unwrap();
-        say(&theirs, HollowReport::Hollow(0), Some(&pipe));
-        let hollow = Hollow::meet(ours).unwrap();
+        send_report(&theirs, HollowReport::Hollow(0), Some(&pipe));
+        let hollow = Hollow::accept(ours).unwrap();
         let (ordered, files) = hollow.order(HollowOrder::default(), &[]).unwrap();
         drop(files);
         let error = ordered.mapped(&[501]).unwrap_err();

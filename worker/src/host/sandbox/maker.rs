@@ -322,7 +322,7 @@ impl SandboxMaker {
         let started = sandbox.start_hollow(&theirs, group_procs).await;
         started.map_err(MakeError::Sandbox)?;
         drop(theirs);
-        let met = tokio::task::spawn_blocking(move || Hollow::meet(ours)).await;
+        let met = tokio::task::spawn_blocking(move || Hollow::accept(ours)).await;
         let met = met.map_err(|e| MakeError::Pipes(std::io::Error::other(e)))?;
         met.map(Some).map_err(MakeError::Hollow)
     }

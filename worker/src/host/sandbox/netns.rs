@@ -107,7 +107,7 @@ impl AsFd for NetworkNamespace {
 
 /// Returns the namespace in which to start processes whose own namespaces are to have small tables. Returns `None` if
 /// the kernel does not support them.
-pub(super) fn nursery() -> Option<&'static NetworkNamespace> {
+pub(super) fn namespace_with_small_tables() -> Option<&'static NetworkNamespace> {
     static NURSERY: OnceLock<Option<NetworkNamespace>> = OnceLock::new();
     let make = || {
         let made = NetworkNamespace::make().and_then(|nursery| {
@@ -151,7 +151,11 @@ mod tests {
             shared.within(entries).unwrap().starts_with('-'),
             "the host itself sets one"
         );
-        let made = nursery().unwrap().within(NetworkNamespace::make).unwrap().unwrap();
+        let made = namespace_with_small_tables()
+            .unwrap()
+            .within(NetworkNamespace::make)
+            .unwrap()
+            .unwrap();
         assert_eq!(made.within(entries).unwrap().trim(), TABLES[0].1);
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use super::SandboxError;
 use super::control::{Control, ControlError, socket_pair};
 use super::ids::{Ids, LOCKS};
-use super::netns::nursery;
+use super::netns::namespace_with_small_tables;
 
 /// How long a fork may take. It takes a tenth of a millisecond.
 const FORK_LIMIT: Duration = Duration::from_secs(10);
@@ -109,7 +109,7 @@ fn spawn(binary: &Path, control: OwnedFd) -> io::Result<Child> {
         .stdout(Stdio::null())
         .stderr(Stdio::inherit())
         .kill_on_drop(true);
-    match nursery() {
+    match namespace_with_small_tables() {
         Some(nursery) => nursery.within(|| command.spawn())?,
         None => command.spawn(),
     }

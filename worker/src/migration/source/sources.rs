@@ -220,13 +220,13 @@ impl MigrationSources {
         if done {
             self.cancel(&source.id).await;
         } else {
-            tokio::spawn(Arc::clone(self).see_out(Arc::clone(source)));
+            tokio::spawn(Arc::clone(self).release_when_done(Arc::clone(source)));
         }
         performed
     }
 
     /// Keeps the stopped processes until their pages are at the target, then releases them.
-    async fn see_out(self: Arc<Self>, source: Arc<MigrationSource>) {
+    async fn release_when_done(self: Arc<Self>, source: Arc<MigrationSource>) {
         source.until_done().await;
         self.remove(&source.id);
         source.release().await;
