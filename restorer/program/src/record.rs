@@ -61,7 +61,7 @@ pub struct Thread {
     pub rseq: u64,
     /// Size of that area in bytes.
     pub rseq_bytes: u32,
-    /// Its signature.
+    /// The number that the kernel requires before each abort handler of that area.
     pub rseq_signature: u32,
     /// Its id.
     pub id: u32,

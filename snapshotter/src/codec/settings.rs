@@ -95,7 +95,7 @@ impl Acceleration {
             .then_some(Self(acceleration))
     }
 
-    /// As a number.
+    /// From 1 to 32.
     pub fn get(self) -> u8 {
         self.0
     }

@@ -70,7 +70,7 @@ pub enum IpcError {
         kind: Kind,
         /// Its key, 0 if it is private.
         key: i32,
-        /// Its id.
+        /// Its id, which `ipcrm` takes.
         id: u32,
     },
     /// A message queue would be missing.
@@ -80,7 +80,7 @@ pub enum IpcError {
         Kind::Messages.alternative()
     )]
     Queue {
-        /// Its name.
+        /// Its name, without the slash.
         name: String,
     },
     /// The objects cannot be listed.

@@ -76,7 +76,7 @@ pub struct BackgroundFill {
 pub struct LostPage {
     /// Process id at the checkpoint.
     pub pid: i32,
-    /// Page number.
+    /// Page number (address / 4096).
     pub page: u64,
     /// The cause.
     pub message: String,

@@ -8,7 +8,7 @@ use crate::pin::Pin;
 pub struct PageRef {
     /// Process id at the checkpoint, in its pid namespace.
     pub pid: i32,
-    /// Page number.
+    /// Page number (address / 4096).
     pub page: u64,
 }
 

@@ -41,7 +41,7 @@ impl EventBuffer {
 /// A pending page fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// Page number.
+    /// Page number (address / 4096).
     pub page: u64,
     /// Whether it is a write access.
     pub write: bool,

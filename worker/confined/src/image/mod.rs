@@ -94,13 +94,13 @@ pub enum ImageError {
         "the image is larger than {limit} bytes unpacked: make it smaller, or have the operator raise --build-size"
     )]
     TooLarge {
-        /// The limit.
+        /// In bytes, unpacked.
         limit: u64,
     },
     /// Too many files.
     #[error("the image has more than {limit} files: make it smaller, or have the operator raise --build-files")]
     TooMany {
-        /// The limit.
+        /// The operator's `--build-files`.
         limit: u64,
     },
     /// The worker's own disk failed.

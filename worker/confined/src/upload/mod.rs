@@ -93,7 +93,7 @@ pub enum UnpackError {
         "the uploaded folder is larger than {limit} bytes unpacked: leave out what the function does not need (.fnignore)"
     )]
     TooLarge {
-        /// The limit.
+        /// In bytes, unpacked.
         limit: u64,
     },
     /// Too many files.

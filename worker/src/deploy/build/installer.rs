@@ -81,7 +81,7 @@ pub enum InstallerError {
     TimedOut {
         /// The program.
         program: String,
-        /// The limit.
+        /// The operator's `--build-timeout`.
         limit: Duration,
         /// The end of its output.
         output: String,
@@ -95,7 +95,7 @@ pub enum InstallerError {
     TooLarge {
         /// The program.
         program: String,
-        /// The limit.
+        /// In bytes: three times the operator's `--build-size`.
         limit: u64,
     },
     /// It made paths that no program can name.
@@ -124,7 +124,7 @@ pub enum InstallerError {
         program: String,
         /// The build's directory.
         directory: PathBuf,
-        /// What is to stay free.
+        /// What is to stay free, in bytes.
         reserve: u64,
     },
 }

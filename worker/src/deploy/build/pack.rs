@@ -46,7 +46,7 @@ pub enum PackError {
         ByteSize(*limit)
     )]
     TooLarge {
-        /// The limit.
+        /// The operator's `--build-size`, in bytes.
         limit: u64,
     },
     /// There are too many files.
@@ -55,7 +55,7 @@ pub enum PackError {
          the operator raise --build-files"
     )]
     TooMany {
-        /// The limit.
+        /// The operator's `--build-files`.
         limit: u64,
     },
     /// The names of its files and the targets of its links are too long together.
