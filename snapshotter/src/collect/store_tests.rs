@@ -27,7 +27,7 @@ impl Rule for KeepListed {
         Box::pin(async {
             Ok(RequiredObjects {
                 snapshots: self.0.iter().cloned().collect(),
-                ..Wanted::default()
+                ..RequiredObjects::default()
             })
         })
     }
@@ -131,7 +131,7 @@ impl Rule for LiveSnapshots {
         Box::pin(async {
             Ok(RequiredObjects {
                 snapshots: self.0.lock().iter().cloned().collect(),
-                ..Wanted::default()
+                ..RequiredObjects::default()
             })
         })
     }

@@ -415,7 +415,7 @@ fn a_page_that_is_freed_before_its_fault_is_answered_stays_freed() {
     }
     let restored = Restored::with(RestoreOptions {
         mishap: Mishap::Slow([9, 99], AtomicU64::new(0)),
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     let asked = |r: &Restored| match &r.snapshot.mishap {
         Mishap::Slow(_, asked) => asked.load(Ordering::Relaxed),
@@ -549,7 +549,7 @@ fn a_source_that_panics_bringing_a_page_has_lost_it() {
     }
     let restored = Restored::with(RestoreOptions {
         mishap: Mishap::PanicsWhenBringing(HALF),
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     let lost = lose(&restored, HALF);
     assert_eq!(lost.page, restored.first + HALF);
@@ -563,7 +563,7 @@ fn a_pager_that_panics_kills_its_processes() {
     }
     let mut restored = Restored::with(RestoreOptions {
         mishap: Mishap::PanicsWhenAsked(HALF),
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     let lost = lose(&restored, HALF);
     assert!(lost.to_string().contains("panicked"), "{lost}");
@@ -615,7 +615,7 @@ fn who_waits_for_a_page_that_is_said_to_be_there_looks_again() {
     }
     let restored = Restored::with(RestoreOptions {
         mishap: Mishap::Settled(9, AtomicU64::new(3)),
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     let reader = restored.read_by_call(9);
     restored.wait_for(|_| reader.is_finished());
@@ -630,7 +630,7 @@ fn what_was_given_up_elsewhere_is_not_the_snapshot_s() {
     }
     let restored = Restored::with(RestoreOptions {
         freed: Some(3..5),
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     for index in 0..16 {
         let expected = if (3..5).contains(&index) { 0 } else { byte(index) };
@@ -648,7 +648,7 @@ fn pages_that_follow_a_process_are_left_out_where_it_has_given_them_up() {
         .collect();
     let restored = Restored::with(RestoreOptions {
         mishap: Mishap::HasBytes(HALF, bytes),
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     restored.madvise(HALF + 2, 2);
     let first = PageRef {
@@ -719,7 +719,7 @@ fn a_process_that_cuts_memory_into_too_many_pieces_is_killed() {
     }
     let restored = Restored::with(RestoreOptions {
         wide: true,
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     // Each page that is freed between others is a piece.
     let wide = restored.wide.unwrap();
@@ -802,7 +802,7 @@ fn nothing_but_what_is_touched_is_let_in_while_it_is_recorded() {
     }
     let restored = Restored::with(RestoreOptions {
         record: true,
-        ..Special::default()
+        ..RestoreOptions::default()
     });
     let touched = [9, 8, 10];
     for index in touched {

@@ -93,7 +93,7 @@ impl Starter {
     ) -> Result<Arc<Instance>, ApiError> {
         let beginning = StartOptions {
             scope,
-            ..Beginning::default()
+            ..StartOptions::default()
         };
         self.begin(order, caller, beginning)
     }
@@ -106,7 +106,7 @@ impl Starter {
     pub(crate) fn accept_rehearsal(self: &Arc<Self>, order: StartInstance) -> Result<Arc<Instance>, ApiError> {
         let beginning = StartOptions {
             is_rehearsal: true,
-            ..Beginning::default()
+            ..StartOptions::default()
         };
         self.begin(order, &HeaderMap::new(), beginning)
     }

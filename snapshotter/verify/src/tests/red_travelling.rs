@@ -20,7 +20,7 @@ fn expected(pages: PageLocation) -> Expected {
             templates: vec![TEMPLATE.to_owned(), "file[1a:2c]".to_owned()],
             pages,
         }),
-        ..Parts::expected()
+        ..ImageParts::expected()
     }
 }
 
