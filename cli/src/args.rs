@@ -50,7 +50,7 @@ pub(crate) use host::{BackupArgs, ConfigArgs, DoctorArgs, DoctorTargetArgs, Rest
 pub(crate) use https::HttpsArgs;
 pub(crate) use identity::{AccessArgs, AccessCommand, AddRuleArgs, IdentityArgs, LoginArgs};
 pub(crate) use migrate::MigrateArgs;
-pub(crate) use places::Places;
+pub(crate) use places::PlatformDirs;
 pub(crate) use quota::{DefaultQuotaArgs, QuotaArgs, QuotaCommand, SetQuotaArgs, UsageArgs};
 pub(crate) use releases::{AliasArgs, AliasCommand, DiffArgs, RollbackArgs};
 pub(crate) use retention::RetentionArgs;

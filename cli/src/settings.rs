@@ -90,7 +90,7 @@ pub(crate) struct Setting {
 
 /// A command line with what the file says put into it.
 #[derive(Debug)]
-pub(crate) struct Completed {
+pub(crate) struct CompletedCommandLine {
     pub(crate) words: Vec<OsString>,
     /// The file and the options that came from it, if any did.
     pub(crate) from: Option<(PathBuf, Vec<String>)>,
@@ -98,7 +98,7 @@ pub(crate) struct Completed {
     pub(crate) secrets: Vec<String>,
 }
 
-impl Completed {
+impl CompletedCommandLine {
     fn unchanged(words: Vec<OsString>) -> Self {
         let (from, secrets) = (None, Vec::new());
         Self { words, from, secrets }
@@ -114,14 +114,14 @@ pub(crate) fn redacted<'a>(message: String, secrets: impl Iterator<Item = &'a St
 ///
 /// # Errors
 /// When a file that is named cannot be read, or one says what no option is.
-pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed> {
+pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<CompletedCommandLine> {
     let Some((name, at)) = subcommand(root, &words) else {
-        return Ok(Completed::unchanged(words));
+        return Ok(CompletedCommandLine::unchanged(words));
     };
     let is_asked_for_help = words.iter().any(|word| word == "--help" || word == "-h");
     let reads = ROLES.iter().chain(&TOOLS).any(|command| *command == name);
     if !reads || is_asked_for_help {
-        return Ok(Completed::unchanged(words));
+        return Ok(CompletedCommandLine::unchanged(words));
     }
     let read = || -> Result<_> {
         let Some(settings) = Settings::find(named_file(&words))? else {
@@ -132,10 +132,10 @@ pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed
     };
     let (settings, said) = match read() {
         Ok(Some(read)) => read,
-        Ok(None) => return Ok(Completed::unchanged(words)),
+        Ok(None) => return Ok(CompletedCommandLine::unchanged(words)),
         Err(error) if LENIENT.contains(&name.as_str()) => {
             eprintln!("warning: settings are left out: {error:#}");
-            return Ok(Completed::unchanged(words));
+            return Ok(CompletedCommandLine::unchanged(words));
         }
         Err(error) => return Err(error),
     };
@@ -163,7 +163,7 @@ pub(crate) fn complete(root: &Command, words: Vec<OsString>) -> Result<Completed
     let behind = completed.split_off(at);
     completed.extend(added);
     completed.extend(behind);
-    Ok(Completed {
+    Ok(CompletedCommandLine {
         words: completed,
         from: Some((settings.path, names)),
         secrets,

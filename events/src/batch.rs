@@ -82,7 +82,7 @@ impl Batches {
     /// Processes a batch.
     pub(crate) async fn process(&self, queue: &dyn Queue, messages: Vec<Message>) {
         let began = Instant::now();
-        let held = Held::of(&messages);
+        let held = HeldDeliveries::of(&messages);
         let hold = async {
             loop {
                 tokio::time::sleep(queue.extend_every()).await;
@@ -103,7 +103,7 @@ impl Batches {
     }
 
     /// Settles one part after the other. Once one is to be given back, so are those that follow.
-    async fn process_parts(&self, queue: &dyn Queue, held: &Held, mut left: VecDeque<Vec<Message>>) {
+    async fn process_parts(&self, queue: &dyn Queue, held: &HeldDeliveries, mut left: VecDeque<Vec<Message>>) {
         let mut goes_on = true;
         while let Some(mut part) = left.pop_front() {
             let verdict = match goes_on {
@@ -231,14 +231,14 @@ impl Batches {
 }
 
 /// The deliveries of a batch that are neither removed nor given back.
-struct Held {
+struct HeldDeliveries {
     receipts: Mutex<HashSet<String>>,
     /// Held while the queue is told how long to hold a delivery: of two requests under way the later one counts, and
     /// nobody knows which that is.
     changing: tokio::sync::Mutex<()>,
 }
 
-impl Held {
+impl HeldDeliveries {
     fn of(messages: &[Message]) -> Self {
         let receipts = messages.iter().map(|message| message.receipt.clone());
         Self {

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{OWN_CONSUMERS, Server, secret};
 use crate::queue::{
     DEAD_DELIVERIES, DEAD_FUNCTION, DEAD_ID, DEAD_REASON, DEAD_SOURCE, DeadLetter, HOLD, Message, Queue, QueueError,
-    Wanted,
+    ReceiveRequest,
 };
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -223,7 +223,7 @@ impl Queue for NatsQueue {
         self.hold / 3
     }
 
-    async fn receive(&self, wanted: Wanted, stop: &CancellationToken) -> Result<Vec<Message>, QueueError> {
+    async fn receive(&self, wanted: ReceiveRequest, stop: &CancellationToken) -> Result<Vec<Message>, QueueError> {
         let most = wanted.messages as usize;
         let mut got = self.pull(most, WAIT, true).await?;
         // What was received is not extended before the batch is complete.

@@ -52,7 +52,7 @@ impl QueueError {
 
 /// What a reader asks for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct ReceiveRequest {
     /// Maximum number of messages.
     pub(crate) messages: u32,
     /// How long to wait for more once there is one.
@@ -64,7 +64,7 @@ pub(crate) struct Wanted {
 pub(crate) trait Queue: Send + Sync {
     /// Waits some seconds for messages. None if there are none. It ends early once `stop` is cancelled, but never
     /// throws away what it has: the messages are delivered to nobody else until their time is over.
-    async fn receive(&self, wanted: Wanted, stop: &CancellationToken) -> Result<Vec<Message>, QueueError>;
+    async fn receive(&self, wanted: ReceiveRequest, stop: &CancellationToken) -> Result<Vec<Message>, QueueError>;
 
     /// Interval at which deliveries must be extended that are worked on.
     fn extend_every(&self) -> Duration;

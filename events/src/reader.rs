@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use crate::batch::Batches;
 use crate::config::Config;
 use crate::open::open;
-use crate::queue::{Message, Queue, QueueError, Wanted};
+use crate::queue::{Message, Queue, QueueError, ReceiveRequest};
 
 /// Interval at which the lag is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ impl Reader {
     /// Reads one connection until it fails.
     async fn serve(&self, queue: &Arc<dyn Queue>, going: &mut JoinSet<()>) -> Result<(), QueueError> {
         let source = &self.batches.info.source;
-        let wanted = Wanted {
+        let wanted = ReceiveRequest {
             messages: source.batch,
             window: source.window(),
         };

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Server;
 use crate::queue::{
     DEAD_DELIVERIES, DEAD_FUNCTION, DEAD_ID, DEAD_REASON, DEAD_SOURCE, DeadLetter, HOLD, Message, Queue, QueueError,
-    Wanted,
+    ReceiveRequest,
 };
 
 /// Limit of one request; one for messages waits besides.
@@ -198,7 +198,7 @@ impl Queue for SqsQueue {
         HOLD / 3
     }
 
-    async fn receive(&self, wanted: Wanted, stop: &CancellationToken) -> Result<Vec<Message>, QueueError> {
+    async fn receive(&self, wanted: ReceiveRequest, stop: &CancellationToken) -> Result<Vec<Message>, QueueError> {
         let most = wanted.messages as usize;
         let mut got = self.pull(most, WAIT_S).await?;
         // What was received is not extended before the batch is complete.

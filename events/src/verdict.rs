@@ -40,13 +40,13 @@ pub(crate) enum Verdict {
 
 /// What a function may answer to a batch: which messages failed. The form is Lambda's.
 #[derive(Deserialize)]
-struct Partial {
+struct BatchResponse {
     #[serde(rename = "batchItemFailures")]
-    failures: Option<Vec<Item>>,
+    failures: Option<Vec<BatchItemFailure>>,
 }
 
 #[derive(Deserialize)]
-struct Item {
+struct BatchItemFailure {
     #[serde(rename = "itemIdentifier")]
     id: String,
 }
@@ -117,9 +117,9 @@ fn is_the_functions(body: Option<&[u8]>) -> bool {
 /// Which messages of a batch failed by the function's word. An answer that names others is not believed: all failed.
 fn answered(body: &[u8], ids: &[&str]) -> Result<Verdict, String> {
     // Anything else that a function answers says nothing of failures.
-    let Ok(Partial {
+    let Ok(BatchResponse {
         failures: Some(failures),
-    }) = serde_json::from_slice::<Partial>(body)
+    }) = serde_json::from_slice::<BatchResponse>(body)
     else {
         return match serde_json::from_slice::<serde_json::Value>(body) {
             Ok(value) if value.get("batchItemFailures").is_some_and(|list| !list.is_null()) => {
@@ -141,7 +141,7 @@ fn answered(body: &[u8], ids: &[&str]) -> Result<Verdict, String> {
 /// The status, and what the platform or the runtime says.
 fn reason(status: StatusCode, body: Option<&[u8]>) -> String {
     #[derive(Deserialize)]
-    struct Thrown {
+    struct ThrownException {
         #[serde(rename = "errorType")]
         kind: String,
         #[serde(rename = "errorMessage", default)]
@@ -150,7 +150,7 @@ fn reason(status: StatusCode, body: Option<&[u8]>) -> String {
     let body = body.unwrap_or_default();
     let said = match serde_json::from_slice::<ApiError>(body) {
         Ok(error) => Some(error.to_string()),
-        Err(_) => serde_json::from_slice::<Thrown>(body)
+        Err(_) => serde_json::from_slice::<ThrownException>(body)
             .ok()
             .map(|thrown| format!("{}: {}", thrown.kind, thrown.message)),
     };

@@ -31,8 +31,8 @@ use rekindle_wire::function_config::ByteSize;
 use rekindle_wire::{ApiError, ErrorCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::budget::{Budget, Exhausted, Room};
-use crate::clients::{CALLS_MAX, EARLY_MAX, Held};
+use crate::budget::{Budget, Exhausted, ReservedMemory};
+use crate::clients::{CALLS_MAX, ClientPermit, EARLY_MAX};
 use crate::headers;
 use crate::metrics::Metrics;
 use crate::pace::MinRate;
@@ -63,23 +63,23 @@ pub(crate) struct Intake {
 }
 
 /// Why no more of a body's first part is awaited.
-enum First {
+enum FirstPartEnd {
     /// The body is complete.
     Whole,
     /// The first part is as large as it must be.
     Enough,
     /// The body pauses, and has one of the places for such bodies.
-    Paused(EarlyPlace),
+    Paused(EarlyPermit),
 }
 
 /// A place for a body that is passed through before its first part is complete: among all, and among its client's.
-type EarlyPlace = (OwnedSemaphorePermit, Option<Held>);
+type EarlyPermit = (OwnedSemaphorePermit, Option<ClientPermit>);
 
 /// Who sends a body, and how.
 #[derive(Default)]
 pub(crate) struct Sender {
     /// What its client holds of its limits.
-    pub(crate) client: Option<Arc<Held>>,
+    pub(crate) client: Option<Arc<ClientPermit>>,
     /// Bytes that it may send before they are read, where that is not limited otherwise.
     pub(crate) window: u32,
     /// Whether it is a call of gRPC, whose messages come when they come. Its body is passed on at once, and has no
@@ -89,16 +89,16 @@ pub(crate) struct Sender {
 
 /// Bytes of a body, and the memory reserved for them.
 #[derive(Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedBytes {
     pub(crate) bytes: Bytes,
     trailers: Option<HeaderMap>,
-    _room: Option<Room>,
+    _room: Option<ReservedMemory>,
 }
 
 /// A request's body, for one or more attempts.
 pub(crate) enum Upload {
     /// Received completely.
-    Kept(Received),
+    Kept(ReceivedBytes),
     /// Passed through as it comes; usable for another attempt as long as nothing was read from it.
     Streamed(Arc<Stream>),
 }
@@ -106,7 +106,7 @@ pub(crate) enum Upload {
 /// A body that is passed through.
 pub(crate) struct Stream {
     /// What was received before.
-    first: Mutex<Option<Received>>,
+    first: Mutex<Option<ReceivedBytes>>,
     body: Mutex<Paced>,
     left: Mutex<u64>,
     touched: AtomicBool,
@@ -116,9 +116,9 @@ pub(crate) struct Stream {
     broke_off: AtomicBool,
     hint: SizeHint,
     intake: Intake,
-    client: Option<Arc<Held>>,
-    early: Mutex<Option<EarlyPlace>>,
-    _unread: Room,
+    client: Option<Arc<ClientPermit>>,
+    early: Mutex<Option<EarlyPermit>>,
+    _unread: ReservedMemory,
 }
 
 impl Intake {
@@ -145,7 +145,7 @@ impl Intake {
             return Err(too_large(max));
         }
         if length == Some(0) {
-            return Ok(Upload::Kept(Received::default()));
+            return Ok(Upload::Kept(ReceivedBytes::default()));
         }
         let mut unread = self.memory.room(sender.client.as_ref());
         let sent_ahead = length.unwrap_or(u64::MAX).min(sender.window.into());
@@ -160,10 +160,10 @@ impl Intake {
             .checked_sub(first.bytes.len() as u64)
             .ok_or_else(|| too_large(max))?;
         let early = match ending {
-            First::Whole => return Ok(Upload::Kept(first)),
-            First::Enough if sender.is_call => Some(self.call_place(sender)?),
-            First::Enough => None,
-            First::Paused(place) => Some(place),
+            FirstPartEnd::Whole => return Ok(Upload::Kept(first)),
+            FirstPartEnd::Enough if sender.is_call => Some(self.call_place(sender)?),
+            FirstPartEnd::Enough => None,
+            FirstPartEnd::Paused(place) => Some(place),
         };
         Ok(Upload::Streamed(Arc::new(Stream {
             first: Mutex::new(Some(first)),
@@ -189,8 +189,8 @@ impl Intake {
         &self,
         body: Body,
         max: usize,
-        client: Option<&Arc<Held>>,
-    ) -> Result<Option<Received>, ApiError> {
+        client: Option<&Arc<ClientPermit>>,
+    ) -> Result<Option<ReceivedBytes>, ApiError> {
         let mut body = Paced::new(body, self.rate);
         let (received, _) = self.first(&mut body, max + 1, client, None).await?;
         Ok((received.bytes.len() <= max).then_some(received))
@@ -202,9 +202,9 @@ impl Intake {
         &self,
         body: &mut Paced,
         enough: usize,
-        client: Option<&Arc<Held>>,
+        client: Option<&Arc<ClientPermit>>,
         early: Option<&Sender>,
-    ) -> Result<(Received, First), ApiError> {
+    ) -> Result<(ReceivedBytes, FirstPartEnd), ApiError> {
         match tokio::time::timeout(FIRST_LIMIT, self.gather(body, enough, client, early)).await {
             Ok(gathered) => gathered,
             Err(_) => Err(self.refused("slow_body", too_slow())),
@@ -215,35 +215,35 @@ impl Intake {
         &self,
         body: &mut Paced,
         enough: usize,
-        client: Option<&Arc<Held>>,
+        client: Option<&Arc<ClientPermit>>,
         mut early: Option<&Sender>,
-    ) -> Result<(Received, First), ApiError> {
+    ) -> Result<(ReceivedBytes, FirstPartEnd), ApiError> {
         let mut room = self.memory.room(client);
         let (mut only, mut all, mut trailers) = (Bytes::new(), BytesMut::new(), None);
         let ending = loop {
             if http_body::Body::is_end_stream(body) {
-                break First::Whole;
+                break FirstPartEnd::Whole;
             }
             let length = only.len().max(all.len());
             if length >= enough {
-                break First::Enough;
+                break FirstPartEnd::Enough;
             }
             let frame = match early.filter(|sender| length > 0 || sender.is_call) {
                 None => body.frame().await,
                 Some(sender) => match tokio::time::timeout(sender.pause(), body.frame()).await {
                     Ok(frame) => frame,
-                    Err(_) if sender.is_call => break First::Paused(self.call_place(sender)?),
+                    Err(_) if sender.is_call => break FirstPartEnd::Paused(self.call_place(sender)?),
                     Err(_) => {
                         early = None;
                         match self.early_place(sender.client.as_ref(), EARLY_MAX) {
-                            Some(place) => break First::Paused(place),
+                            Some(place) => break FirstPartEnd::Paused(place),
                             None => continue,
                         }
                     }
                 },
             };
             let data = match frame {
-                None => break First::Whole,
+                None => break FirstPartEnd::Whole,
                 Some(Ok(frame)) => match stripped(frame).into_data() {
                     Ok(data) => data,
                     Err(frame) => {
@@ -274,7 +274,7 @@ impl Intake {
             grown.map_err(|why| self.no_memory(why))?;
         };
         let bytes = if all.is_empty() { only } else { all.freeze() };
-        let received = Received {
+        let received = ReceivedBytes {
             bytes,
             trailers,
             _room: Some(room),
@@ -283,12 +283,12 @@ impl Intake {
     }
 
     /// A place for the body of a call. Without one it could not be answered before it is over.
-    fn call_place(&self, sender: &Sender) -> Result<EarlyPlace, ApiError> {
+    fn call_place(&self, sender: &Sender) -> Result<EarlyPermit, ApiError> {
         let place = self.early_place(sender.client.as_ref(), CALLS_MAX);
         place.ok_or_else(|| self.refused("open_calls", too_many_calls()))
     }
 
-    fn early_place(&self, client: Option<&Arc<Held>>, max: u32) -> Option<EarlyPlace> {
+    fn early_place(&self, client: Option<&Arc<ClientPermit>>, max: u32) -> Option<EarlyPermit> {
         let of_client = match client {
             Some(client) => Some(client.early(max)?),
             None => None,
@@ -330,7 +330,7 @@ impl Upload {
     /// The body for one attempt.
     pub(crate) fn attempt(&self) -> Body {
         match self {
-            Self::Kept(Received { bytes, trailers, .. }) => match trailers.clone() {
+            Self::Kept(ReceivedBytes { bytes, trailers, .. }) => match trailers.clone() {
                 None => Body::from(bytes.clone()),
                 Some(trailers) => {
                     let trailers = std::future::ready(Some(Ok(trailers)));

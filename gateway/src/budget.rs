@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::clients::Held;
+use crate::clients::ClientPermit;
 
 /// Block size in which memory is counted, bytes.
 const BLOCK: usize = 4 << 10;
@@ -25,9 +25,9 @@ pub(crate) struct Budget {
 
 /// A body's share of it, returned when dropped.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct ReservedMemory {
     budget: Budget,
-    client: Option<Arc<Held>>,
+    client: Option<Arc<ClientPermit>>,
     held: Option<OwnedSemaphorePermit>,
 }
 
@@ -51,8 +51,8 @@ impl Budget {
     }
 
     /// An empty share for a body of this client.
-    pub(crate) fn room(&self, client: Option<&Arc<Held>>) -> Room {
-        Room {
+    pub(crate) fn room(&self, client: Option<&Arc<ClientPermit>>) -> ReservedMemory {
+        ReservedMemory {
             budget: self.clone(),
             client: client.cloned(),
             held: None,
@@ -65,7 +65,7 @@ impl Budget {
     }
 }
 
-impl Room {
+impl ReservedMemory {
     /// Grows the share to `bytes` in all.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for ReservedMemory {
     fn drop(&mut self) {
         let held = u32::try_from(self.held()).unwrap_or(u32::MAX);
         self.client.iter().for_each(|client| client.give_blocks(held));
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn what_all_hold_is_never_more_than_there_is_and_comes_back() {
         let budget = Budget::new(10 * BLOCK as u64);
-        let mut rooms: Vec<Room> = (0..4).map(|_| budget.room(None)).collect();
+        let mut rooms: Vec<ReservedMemory> = (0..4).map(|_| budget.room(None)).collect();
         for room in &mut rooms[..3] {
             room.grow_to(1).unwrap();
             room.grow_to(3 * BLOCK).unwrap();
@@ -149,7 +149,7 @@ mod tests {
             Arc::new(clients.request(address, &HeaderMap::new()).unwrap().unwrap())
         };
         let greedy = request(1);
-        let mut rooms: Vec<Room> = (0..5).map(|_| budget.room(Some(&greedy))).collect();
+        let mut rooms: Vec<ReservedMemory> = (0..5).map(|_| budget.room(Some(&greedy))).collect();
         for room in &mut rooms[..4] {
             room.grow_to(SIXTEEN).unwrap();
         }

@@ -31,7 +31,7 @@ pub(crate) struct Callers {
 
 /// What the caller of a function has shown.
 #[derive(Debug, Clone)]
-pub(crate) struct Shown {
+pub(crate) struct PresentedCredentials {
     /// `None` if it showed nothing that is the platform's.
     pub(crate) caller: Option<Result<Caller, ApiError>>,
     header: Header,
@@ -49,7 +49,7 @@ enum Header {
     Hidden,
 }
 
-impl Shown {
+impl PresentedCredentials {
     /// The caller, if it is known.
     pub(crate) fn known(&self) -> Option<&Caller> {
         self.caller.as_ref()?.as_ref().ok()
@@ -126,9 +126,9 @@ impl Callers {
     }
 
     /// What the caller of a function has shown, who may show what is the function's own.
-    pub(crate) async fn shown(&self, headers: &HeaderMap, client: Option<&ClientCertificate>) -> Shown {
+    pub(crate) async fn shown(&self, headers: &HeaderMap, client: Option<&ClientCertificate>) -> PresentedCredentials {
         match (self.keys.shown(headers).transpose(), bearer(headers)) {
-            (Some(caller), _) => Shown {
+            (Some(caller), _) => PresentedCredentials {
                 caller: Some(caller),
                 header: Header::Hidden,
             },
@@ -138,12 +138,12 @@ impl Callers {
                     Err(error) if error.code == ErrorCode::Unauthorized => Header::Useless,
                     _ => Header::Hidden,
                 };
-                Shown {
+                PresentedCredentials {
                     caller: Some(caller),
                     header,
                 }
             }
-            _ => Shown {
+            _ => PresentedCredentials {
                 caller: client.map(|client| self.of_certificate(headers, client)),
                 header: Header::Own,
             },

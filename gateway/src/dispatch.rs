@@ -20,12 +20,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use crate::body::{Intake, Sender};
-use crate::clients::Held;
+use crate::clients::ClientPermit;
 use crate::connection::WINDOW;
-use crate::exchange::{Answered, AttemptOutcome, Exchange, Place, RetryReason};
+use crate::exchange::{AttemptOutcome, Exchange, InvocationPermits, RetryReason, StartedResponse};
 use crate::forward::Outgoing;
-use crate::metrics::{Metrics, Placed};
-use crate::routes::{Chosen, Routes};
+use crate::metrics::{Metrics, ServingInstance};
+use crate::routes::{ChosenVersion, Routes};
 use crate::share::Outcome;
 use crate::slots::{Slot, Slots, throttled};
 use crate::timing::{self, Phases};
@@ -75,7 +75,7 @@ pub(crate) struct Call {
     /// Closes the client's connection.
     pub(crate) connection: CancellationToken,
     /// What its client holds of its limits.
-    pub(crate) client: Option<Arc<Held>>,
+    pub(crate) client: Option<Arc<ClientPermit>>,
     /// For an asynchronous invocation: its id, and the number of the attempt.
     pub(crate) attempt: Option<(CallId, u32)>,
     /// What led to it, if a function called.
@@ -132,7 +132,7 @@ impl Dispatch {
         let client = TraceRef::sent(request.headers());
         let arrived = call.arrived;
         let measured = self.metrics.measure(&call.function, arrived, client);
-        let (mut chosen, mut placed) = (Chosen::default(), None);
+        let (mut chosen, mut placed) = (ChosenVersion::default(), None);
         // The deadline of a call is its client's: the function may go on past it.
         let of_client = call_timeout(request.headers()).filter(|_| is_grpc(request.headers()));
         let of_caller = call.chain.until.map(|until| until.saturating_duration_since(arrived));
@@ -155,7 +155,7 @@ impl Dispatch {
         if let (Some(share), Some(version)) = (&chosen.share, chosen.version)
             && let Some(outcome) = Outcome::of(answer.as_ref().map(Response::status), arrived.elapsed())
         {
-            let start = placed.map(|placed: Placed| placed.start.as_str());
+            let start = placed.map(|placed: ServingInstance| placed.start.as_str());
             share.count(version, start, outcome);
         }
         let status = match &answer {
@@ -180,8 +180,8 @@ impl Dispatch {
         &self,
         call: Call,
         request: Request<Body>,
-        chosen: &mut Chosen,
-        placed: &mut Option<Placed>,
+        chosen: &mut ChosenVersion,
+        placed: &mut Option<ServingInstance>,
     ) -> Result<Response<Body>, ApiError> {
         *chosen = self.routes.choose(&call.function, &call.selector, request.headers())?;
         let version = chosen.version;
@@ -200,7 +200,7 @@ impl Dispatch {
             ..Phases::default()
         };
         let outgoing = Arc::new(outgoing);
-        let place = Arc::new(Place {
+        let place = Arc::new(InvocationPermits {
             _permit: permit,
             _client: call.client.clone(),
         });
@@ -217,7 +217,7 @@ impl Dispatch {
             phases.place += placing.elapsed();
             let planned = slot.leased.start();
             let serves = slot.leased.version;
-            *placed = Some(Placed {
+            *placed = Some(ServingInstance {
                 start: planned,
                 version: serves,
             });
@@ -240,7 +240,7 @@ impl Dispatch {
                 AttemptOutcome::Answered(answer) => {
                     phases.answer = answer.took;
                     let (answer, came_to_be) = finish(&call, answer, &phases);
-                    *placed = Some(Placed {
+                    *placed = Some(ServingInstance {
                         start: came_to_be,
                         version: serves,
                     });
@@ -386,8 +386,8 @@ fn caller_timed_out(function: &FunctionId) -> ApiError {
 }
 
 /// The response as the client gets it, and how the invocation started.
-fn finish(call: &Call, answer: Answered, phases: &Phases) -> (Response<Body>, StartKind) {
-    let Answered {
+fn finish(call: &Call, answer: StartedResponse, phases: &Phases) -> (Response<Body>, StartKind) {
+    let StartedResponse {
         response,
         leased,
         start,

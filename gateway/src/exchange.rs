@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use http::{HeaderValue, Response};
-use rekindle_relay::{End, TrackedBody, Tunnel};
+use rekindle_relay::{ResponseEnd, TrackedBody, Tunnel};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::headers::{START, TIME_LEFT_MS};
 use rekindle_wire::internal::start_limit;
@@ -15,22 +15,22 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::clients::Held;
-use crate::forward::{self, Attempted, Outgoing};
+use crate::clients::ClientPermit;
+use crate::forward::{self, AttemptResult, Outgoing};
 use crate::lease::LeasedInstance;
 use crate::slots::Slot;
-use crate::usage::{Answering, Meter, Usage};
+use crate::usage::{AnswerMeter, Meter, Usage};
 use crate::workers::Workers;
 
 /// The worker enforces the limits of a start; this is for a worker that does not answer at all.
 const SPARE: Duration = Duration::from_secs(5);
 
 /// What an invocation holds until the function is done with it, whether or not its client is still there.
-pub(crate) struct Place {
+pub(crate) struct InvocationPermits {
     /// Place among the requests in flight.
     pub(crate) _permit: OwnedSemaphorePermit,
     /// Place among its client's requests.
-    pub(crate) _client: Option<Arc<Held>>,
+    pub(crate) _client: Option<Arc<ClientPermit>>,
 }
 
 /// Everything that one attempt needs, so that it can outlast its client.
@@ -39,7 +39,7 @@ pub(crate) struct Exchange {
     pub(crate) token: HeaderValue,
     pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) slot: Slot,
-    pub(crate) place: Arc<Place>,
+    pub(crate) place: Arc<InvocationPermits>,
     /// Closes the client's connection.
     pub(crate) connection: CancellationToken,
     pub(crate) usage: Arc<Usage>,
@@ -52,7 +52,7 @@ pub(crate) struct Exchange {
 )]
 pub(crate) enum AttemptOutcome {
     /// The function's response begins.
-    Answered(Answered),
+    Answered(StartedResponse),
     /// An error that is the invocation's outcome.
     Failed(ApiError),
     /// The function has seen nothing of it, or may see it twice. Another attempt may succeed. Has the error in case
@@ -61,7 +61,7 @@ pub(crate) enum AttemptOutcome {
 }
 
 /// A response that has begun.
-pub(crate) struct Answered {
+pub(crate) struct StartedResponse {
     pub(crate) response: Response<Body>,
     pub(crate) leased: LeasedInstance,
     /// How the invocation started.
@@ -105,17 +105,17 @@ impl RetryReason {
 pub(crate) struct InFlight {
     slot: Slot,
     connection: CancellationToken,
-    _place: Arc<Place>,
-    _answering: Answering,
+    _place: Arc<InvocationPermits>,
+    _answering: AnswerMeter,
     _span: Span,
 }
 
-impl rekindle_relay::Held for InFlight {
-    fn ended(mut self, end: End) {
+impl rekindle_relay::ResponseGuard for InFlight {
+    fn ended(mut self, end: ResponseEnd) {
         match end {
-            End::Whole => return,
-            End::Late => self.slot.is_stuck(),
-            End::Cut => self.slot.is_lost(),
+            ResponseEnd::Whole => return,
+            ResponseEnd::Late => self.slot.is_stuck(),
+            ResponseEnd::Cut => self.slot.is_lost(),
         }
         // A client that does not read would not notice.
         self.connection.cancel();
@@ -140,34 +140,34 @@ impl Exchange {
         let function = &outgoing.function;
         let meter = Meter::begin(&self.usage, function, &leased);
         let outcome = match forward::attempt(&self.workers, &self.token, &outgoing, &leased, deadline).await {
-            Attempted::Answered(response) => {
+            AttemptResult::Answered(response) => {
                 leased.note_answer();
                 let took = sent.elapsed();
                 return AttemptOutcome::Answered(self.answered(response, leased, meter, (start, took), deadline));
             }
-            Attempted::Gone => {
+            AttemptResult::Gone => {
                 self.slot.is_gone();
                 AttemptOutcome::Retry(moved(function), RetryReason::Gone)
             }
-            Attempted::Busy => {
+            AttemptResult::Busy => {
                 self.slot.is_lost();
                 AttemptOutcome::Retry(busy(function), RetryReason::Busy)
             }
             // Nothing runs in the slot.
-            Attempted::Refused => AttemptOutcome::Retry(refused(function), RetryReason::Refused),
-            Attempted::Fenced => {
+            AttemptResult::Refused => AttemptOutcome::Retry(refused(function), RetryReason::Refused),
+            AttemptResult::Fenced => {
                 self.slot.is_fenced();
                 AttemptOutcome::Retry(moved(function), RetryReason::Fenced)
             }
-            Attempted::Unreachable => {
+            AttemptResult::Unreachable => {
                 self.slot.is_unreachable();
                 AttemptOutcome::Retry(unreachable(function), RetryReason::Unreachable)
             }
-            Attempted::BrokeOff(error) => {
+            AttemptResult::BrokeOff(error) => {
                 self.slot.is_lost();
                 AttemptOutcome::Failed(error)
             }
-            Attempted::Broken(error) => {
+            AttemptResult::Broken(error) => {
                 self.slot.is_lost();
                 self.slot.avoid_worker();
                 match leased.idempotent {
@@ -175,16 +175,16 @@ impl Exchange {
                     false => AttemptOutcome::Failed(error),
                 }
             }
-            Attempted::TimedOut if is_started => {
+            AttemptResult::TimedOut if is_started => {
                 self.slot.is_stuck();
                 AttemptOutcome::Failed(timed_out(function, leased.timeout))
             }
             // The worker does not even report that the instance did not start in time: its state is unknown.
-            Attempted::TimedOut => {
+            AttemptResult::TimedOut => {
                 self.slot.is_lost();
                 AttemptOutcome::Failed(not_started(function, limit))
             }
-            Attempted::Failed { error, instance_ended } => {
+            AttemptResult::Failed { error, instance_ended } => {
                 match error.code {
                     _ if instance_ended => self.slot.is_gone(),
                     // The worker's timeout fired first.
@@ -209,7 +209,7 @@ impl Exchange {
         meter: Meter,
         (planned, took): (StartKind, Duration),
         deadline: tokio::time::Instant,
-    ) -> Answered {
+    ) -> StartedResponse {
         let left = response
             .headers()
             .get(TIME_LEFT_MS)
@@ -242,7 +242,7 @@ impl Exchange {
             }
             None => response.map(|_| Body::new(TrackedBody::wrap(body, deadline, held))),
         };
-        Answered {
+        StartedResponse {
             response,
             leased,
             start,

@@ -37,7 +37,7 @@ pub(crate) struct Outgoing {
 }
 
 /// Result of an attempt.
-pub(crate) enum Attempted {
+pub(crate) enum AttemptResult {
     /// The function responds; the body is still to come.
     Answered(Response<Body>),
     /// The worker says that the instance is gone and has seen nothing of the request.
@@ -67,7 +67,7 @@ pub(crate) async fn attempt(
     outgoing: &Outgoing,
     leased: &LeasedInstance,
     deadline: Instant,
-) -> Attempted {
+) -> AttemptResult {
     let request = match build(workers.scheme(), token, outgoing, leased, deadline) {
         Ok(request) => request,
         Err(error) => return failed(error, false),
@@ -93,24 +93,24 @@ pub(crate) async fn attempt(
     let answer = match tokio::time::timeout_at(deadline, exchange.instrument(span.clone())).await {
         Err(_) => {
             failed_as("timeout");
-            return Attempted::TimedOut;
+            return AttemptResult::TimedOut;
         }
         // Neither has the request been seen by a worker that ends its connection.
         Ok(Err(error @ (SendError::Connect(_) | SendError::Refused(_)))) => {
             failed_as("unreachable");
             let error = &error as &dyn std::error::Error;
             tracing::warn!(worker = %leased.address, error, "a worker cannot be reached");
-            return Attempted::Unreachable;
+            return AttemptResult::Unreachable;
         }
         Ok(Err(_)) if outgoing.body.broke_off() => {
             failed_as("body");
-            return Attempted::BrokeOff(broke_off());
+            return AttemptResult::BrokeOff(broke_off());
         }
         Ok(Err(error)) => {
             failed_as("broken");
             let error = &error as &dyn std::error::Error;
             tracing::debug!(worker = %leased.address, error, "a worker's connection broke");
-            return Attempted::Broken(broken(outgoing));
+            return AttemptResult::Broken(broken(outgoing));
         }
         Ok(Ok(answer)) => answer,
     };
@@ -120,14 +120,14 @@ pub(crate) async fn attempt(
         let attempted = platform_error(&code, answer, deadline).await;
         // To its worker it looked as if the function had closed the connection.
         return match attempted {
-            Attempted::Failed { .. } if outgoing.body.broke_off() => Attempted::BrokeOff(broke_off()),
+            AttemptResult::Failed { .. } if outgoing.body.broke_off() => AttemptResult::BrokeOff(broke_off()),
             other => other,
         };
     }
     if answer.headers().contains_key(FUNCTION_ERROR) {
         return function_error(outgoing, answer, deadline).await;
     }
-    Attempted::Answered(answer)
+    AttemptResult::Answered(answer)
 }
 
 fn build(
@@ -167,8 +167,8 @@ fn build(
     Ok(request)
 }
 
-fn failed(error: ApiError, instance_ended: bool) -> Attempted {
-    Attempted::Failed { error, instance_ended }
+fn failed(error: ApiError, instance_ended: bool) -> AttemptResult {
+    AttemptResult::Failed { error, instance_ended }
 }
 
 fn broke_off() -> ApiError {
@@ -189,14 +189,14 @@ fn broken(outgoing: &Outgoing) -> ApiError {
 }
 
 /// Reads a response that the worker says is not the function's.
-async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: Instant) -> Attempted {
+async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: Instant) -> AttemptResult {
     let code = code.to_str().ok().and_then(|c| c.parse::<ErrorCode>().ok());
     let code = code.unwrap_or(ErrorCode::Internal);
     match code {
-        ErrorCode::InstanceGone => return Attempted::Gone,
-        ErrorCode::InstanceBusy => return Attempted::Busy,
-        ErrorCode::RequestRefused => return Attempted::Refused,
-        ErrorCode::LeaseEnded => return Attempted::Fenced,
+        ErrorCode::InstanceGone => return AttemptResult::Gone,
+        ErrorCode::InstanceBusy => return AttemptResult::Busy,
+        ErrorCode::RequestRefused => return AttemptResult::Refused,
+        ErrorCode::LeaseEnded => return AttemptResult::Fenced,
         _ => {}
     }
     let status = answer.status();
@@ -225,7 +225,7 @@ async fn platform_error(code: &HeaderValue, answer: Response<Body>, deadline: In
 
 /// What a runtime writes of an exception, in the form that AWS Lambda uses.
 #[derive(Deserialize)]
-struct Thrown {
+struct ThrownException {
     #[serde(rename = "errorType")]
     kind: Option<String>,
     #[serde(rename = "errorMessage")]
@@ -233,9 +233,9 @@ struct Thrown {
 }
 
 /// The result if the handler threw.
-async fn function_error(outgoing: &Outgoing, answer: Response<Body>, deadline: Instant) -> Attempted {
+async fn function_error(outgoing: &Outgoing, answer: Response<Body>, deadline: Instant) -> AttemptResult {
     let body = read(answer, deadline).await;
-    let thrown = serde_json::from_slice::<Thrown>(&body).ok();
+    let thrown = serde_json::from_slice::<ThrownException>(&body).ok();
     let what = match thrown.map(|t| (t.kind, t.message)) {
         Some((Some(kind), Some(message))) => format!("{kind}: {message}"),
         Some((Some(one), None) | (None, Some(one))) => one,

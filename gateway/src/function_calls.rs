@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::async_calls::Asked;
+use crate::async_calls::AsyncInvocation;
 use crate::dispatch::{Call, Chain};
 use crate::gateway::Gateway;
 use crate::routes::Routes;
@@ -56,7 +56,7 @@ impl FunctionCalls {
         member: Option<&Member>,
         in_process: &InProcessRoles,
     ) -> std::io::Result<Self> {
-        let taking = Arc::new(Taking {
+        let taking = Arc::new(FunctionCallState {
             gateway: gateway.clone(),
             hosted: Hosted::default(),
         });
@@ -89,13 +89,13 @@ impl FunctionCalls {
 }
 
 /// What calls are taken with.
-struct Taking {
+struct FunctionCallState {
     gateway: Arc<Gateway>,
     hosted: Hosted,
 }
 
 async fn take(
-    State(taking): State<Arc<Taking>>,
+    State(taking): State<Arc<FunctionCallState>>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     request: Request<Body>,
 ) -> Response<Body> {
@@ -111,7 +111,7 @@ async fn take(
 }
 
 async fn answer(
-    Taking { gateway, hosted }: &Taking,
+    FunctionCallState { gateway, hosted }: &FunctionCallState,
     caller: &Caller,
     mut request: Request<Body>,
     request_id: &str,
@@ -147,7 +147,7 @@ async fn answer(
     })?;
     let client = Some(Arc::new(held));
     if call.how == CallKind::Later {
-        let asked = Asked {
+        let asked = AsyncInvocation {
             function,
             path,
             invocation: InvocationKind::Event,

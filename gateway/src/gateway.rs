@@ -16,19 +16,19 @@ use rekindle_wire::headers::{FORCE_START, PLATFORM_ERROR, REQUEST_ID, bearer};
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Selector};
 use tokio_util::sync::CancellationToken;
 
-use crate::async_calls::{self, Asked, Targets};
+use crate::async_calls::{self, AsyncInvocation, Targets};
 use crate::body::Sender;
 use crate::callers::{self, Callers};
-use crate::clients::{Clients, Held};
+use crate::clients::{ClientPermit, Clients};
 use crate::config::Paths;
-use crate::connection::{Answering, Via, WINDOW};
+use crate::connection::{RequestHandler, RequestOrigin, WINDOW};
 use crate::cors::CrossOrigin;
 use crate::dispatch::{Call, Chain, Dispatch};
 use crate::headers::FORWARDED_PROTO;
-use crate::host::{self, Host, Hosts, Whose};
+use crate::host::{self, Host, HostOwner, Hosts};
 use crate::quotas::Quotas;
-use crate::route::{self, By, Route, route};
-use crate::routes::Shown;
+use crate::route::{self, Route, RoutedBy, route};
+use crate::routes::CallerRequirements;
 use crate::scheduler::SchedulerClient;
 use crate::tls::Certificates;
 use crate::tokens::Tokens;
@@ -50,13 +50,13 @@ pub(crate) struct Gateway {
     pub(crate) certificates: Option<Arc<Certificates>>,
 }
 
-impl Answering for Gateway {
+impl RequestHandler for Gateway {
     async fn answer(
         &self,
         mut request: Request<Body>,
-        via: &Via,
+        via: &RequestOrigin,
         connection: CancellationToken,
-    ) -> (Response<Body>, Option<Arc<Held>>) {
+    ) -> (Response<Body>, Option<Arc<ClientPermit>>) {
         let request_id = headers::request_id(request.headers());
         let call = grpc::GrpcClient::of(&request);
         if !self.clients.may_speak_for_others(via.peer) {
@@ -108,7 +108,11 @@ impl Answering for Gateway {
 
 impl Gateway {
     /// Accepts an invocation that is run later.
-    pub(crate) async fn later(&self, asked: Asked, request: Request<Body>) -> Result<Response<Body>, ApiError> {
+    pub(crate) async fn later(
+        &self,
+        asked: AsyncInvocation,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ApiError> {
         async_calls::accept(&self.scheduler, &self.dispatch.intake, &self.targets, asked, request).await
     }
 
@@ -126,7 +130,7 @@ impl Gateway {
     pub(crate) async fn admit(
         &self,
         function: &FunctionId,
-        shown: &callers::Shown,
+        shown: &callers::PresentedCredentials,
         headers: &HeaderMap,
         by_function: bool,
     ) -> Result<Arc<[TokenRule]>, ApiError> {
@@ -142,7 +146,7 @@ impl Gateway {
             }
             wanted = routes.shown(function);
         }
-        let Shown {
+        let CallerRequirements {
             auth,
             tokens,
             open_to_functions,
@@ -192,7 +196,12 @@ impl Gateway {
     }
 
     /// Refuses a forced start to a caller that is no deployer of the function.
-    async fn check_force(&self, headers: &HeaderMap, via: &Via, function: &FunctionId) -> Result<(), ApiError> {
+    async fn check_force(
+        &self,
+        headers: &HeaderMap,
+        via: &RequestOrigin,
+        function: &FunctionId,
+    ) -> Result<(), ApiError> {
         let caller = self.callers.caller(headers, via.client.as_deref()).await;
         let checked = caller.and_then(|c| c.check(AccessRole::Deployer, &Scope::Function(function.clone())));
         checked.map_err(|e| ApiError::new(e.code, format!("{}; {FORCE_START} is for deployers only", e.message)))
@@ -204,7 +213,7 @@ impl Gateway {
         &self,
         request: &Request<Body>,
         host: Option<&Host>,
-        via: &Via,
+        via: &RequestOrigin,
     ) -> Result<Option<Response<Body>>, ApiError> {
         if let (Some(shown), Some(certificates)) = (&via.certificate, &self.certificates) {
             let own = certificates.shown_for(host.and_then(Host::name));
@@ -220,7 +229,7 @@ impl Gateway {
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
         let is_local = via.peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback);
         let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
-        if is_local || is_health && !matches!(self.hosts.whose(host)?, Whose::Function(_)) {
+        if is_local || is_health && !matches!(self.hosts.whose(host)?, HostOwner::Function(_)) {
             return Ok(None);
         }
         let host = host.ok_or_else(|| {
@@ -242,9 +251,9 @@ impl Gateway {
     async fn routed(
         &self,
         request: Request<Body>,
-        via: &Via,
+        via: &RequestOrigin,
         request_id: &str,
-        client: Option<Arc<Held>>,
+        client: Option<Arc<ClientPermit>>,
         connection: CancellationToken,
         asked_by_page: &mut Option<CrossOrigin>,
     ) -> Result<Response<Body>, ApiError> {
@@ -280,7 +289,7 @@ impl Gateway {
                 attempt: None,
                 chain: Chain::default(),
             };
-        let asked = |function: FunctionId, path, invocation, caller: Option<Caller>| Asked {
+        let asked = |function: FunctionId, path, invocation, caller: Option<Caller>| AsyncInvocation {
             path,
             invocation,
             request_id: request_id.to_owned(),
@@ -294,7 +303,7 @@ impl Gateway {
             function,
         };
         match route(&request, host.as_ref(), peer, &self.hosts)? {
-            Route::Function { by, .. } if by != By::Host && self.paths == Paths::Off => Err(ApiError::new(
+            Route::Function { by, .. } if by != RoutedBy::Host && self.paths == Paths::Off => Err(ApiError::new(
                 ErrorCode::NotFound,
                 format!(
                     "functions have no paths here (--no-paths): use the function's host, NAME.{}",
@@ -309,7 +318,7 @@ impl Gateway {
             } => {
                 let mut request = request;
                 let (name, selector) = match (by, selector) {
-                    (By::Host, None) => self.dispatch.routes.of_host(name),
+                    (RoutedBy::Host, None) => self.dispatch.routes.of_host(name),
                     (_, selector) => (name, selector),
                 };
                 *asked_by_page = CrossOrigin::of(&request, || self.dispatch.routes.cors(&name));
@@ -327,16 +336,16 @@ impl Gateway {
                 let own = selector
                     .as_ref()
                     .map_or_else(|| name.to_string(), |s| format!("{name}@{s}"));
-                let prefix = (by != By::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
+                let prefix = (by != RoutedBy::Host).then(|| headers::set_prefix(request.headers_mut(), &own));
                 let call = call(name, selector, path, InvocationKind::Http, force, shown.known());
                 let mut answer = self.dispatch.invoke(call, request).await;
-                if by == By::Host && self.paths != Paths::Trusted {
+                if by == RoutedBy::Host && self.paths != Paths::Trusted {
                     headers::keep_to_host(answer.headers_mut());
                 }
                 let is_apart = match by {
-                    By::Host => false,
-                    By::Path => self.paths == Paths::Apart,
-                    By::ApiPath => true,
+                    RoutedBy::Host => false,
+                    RoutedBy::Path => self.paths == Paths::Apart,
+                    RoutedBy::ApiPath => true,
                 };
                 if let Some(prefix) = prefix.filter(|_| is_apart) {
                     headers::keep_apart(answer.headers_mut(), &prefix);

@@ -12,7 +12,7 @@ use rekindle_relay::{is_grpc, takes_trailers};
 use rekindle_wire::headers::PLATFORM_ERROR;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 
-use ending::Ending;
+use ending::GrpcStatusBody;
 
 /// Largest error that is read. The platform's own are sentences.
 const ERROR_MAX: usize = 64 << 10;
@@ -87,7 +87,7 @@ pub(crate) async fn answered(answer: Response<Body>, client: GrpcClient) -> Resp
     if !answer.headers().contains_key(PLATFORM_ERROR) {
         return match client.takes_trailers {
             true if is_grpc(answer.headers()) => {
-                let mut answer = answer.map(|body| Body::new(Ending::new(body)));
+                let mut answer = answer.map(|body| Body::new(GrpcStatusBody::new(body)));
                 // Trailers may come before it is reached.
                 answer.headers_mut().remove(CONTENT_LENGTH);
                 answer

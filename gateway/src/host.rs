@@ -190,7 +190,7 @@ pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<Host>, ApiError> {
 
 /// The owner of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum HostOwner {
     /// The function with this id, if it exists, or `ID@VERSION`.
     Function(String),
     /// The API, which has a host of its own.
@@ -213,12 +213,12 @@ impl Hosts {
     ///
     /// # Errors
     /// `not_found` for names that nothing will ever have.
-    pub(crate) fn whose(&self, host: Option<&Host>) -> Result<Whose, ApiError> {
+    pub(crate) fn whose(&self, host: Option<&Host>) -> Result<HostOwner, ApiError> {
         let Some(Host::Name(name)) = host else {
-            return Ok(Whose::Shared);
+            return Ok(HostOwner::Shared);
         };
         if self.api.as_ref() == Some(name) {
-            return Ok(Whose::Api);
+            return Ok(HostOwner::Api);
         }
         let domains = self.domains.iter().map(DomainName::as_str).chain([LOCAL]);
         // Of nested domains, the innermost.
@@ -226,7 +226,7 @@ impl Hosts {
             .filter_map(|d| below(name.as_str(), d))
             .min_by_key(|rest| rest.len());
         let Some(labels) = innermost.filter(|rest| !rest.is_empty()) else {
-            return Ok(Whose::Shared);
+            return Ok(HostOwner::Shared);
         };
         let nothing = |message: String| Err(ApiError::new(ErrorCode::NotFound, message));
         let first = labels.split('.').next().unwrap_or_default();
@@ -243,9 +243,9 @@ impl Hosts {
             && first.starts_with(|c: char| c.is_ascii_digit())
             && first.contains("--")
         {
-            Ok(Whose::Function(format!("{rest}@{version}")))
+            Ok(HostOwner::Function(format!("{rest}@{version}")))
         } else {
-            Ok(Whose::Function(labels.to_owned()))
+            Ok(HostOwner::Function(labels.to_owned()))
         }
     }
 
@@ -275,7 +275,7 @@ mod tests {
         };
         let found = authority(text).and_then(|(host, _)| hosts.whose(Some(&host)));
         match found {
-            Ok(Whose::Function(name)) => format!("'{name}'"),
+            Ok(HostOwner::Function(name)) => format!("'{name}'"),
             Ok(whose) => format!("{whose:?}").to_lowercase(),
             Err(error) => error.code.as_str().to_owned(),
         }
@@ -388,7 +388,7 @@ mod tests {
     fn http_1_0_may_name_no_host() {
         let request = Request::get("/").version(Version::HTTP_10).body(()).unwrap();
         assert_eq!(of(&request), Ok(None));
-        assert_eq!(Hosts::default().whose(None), Ok(Whose::Shared));
+        assert_eq!(Hosts::default().whose(None), Ok(HostOwner::Shared));
     }
 
     #[test]

@@ -37,11 +37,11 @@ struct Table {
     epoch: String,
     revision: u64,
     heard: Option<Instant>,
-    keys: HashMap<KeyId, Known>,
+    keys: HashMap<KeyId, CachedKey>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CachedKey {
     hash: blake3::Hash,
     caller: Caller,
     expires_unix_s: Option<i64>,
@@ -161,8 +161,8 @@ impl Keys {
     }
 }
 
-fn known(key: KnownKey, used: AtomicI64) -> Option<Known> {
-    Some(Known {
+fn known(key: KnownKey, used: AtomicI64) -> Option<CachedKey> {
+    Some(CachedKey {
         hash: blake3::Hash::from_hex(&key.hash).ok()?,
         caller: Caller::with_key(key.id, key.role, key.scope),
         expires_unix_s: key.expires_unix_s,

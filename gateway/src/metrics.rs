@@ -276,8 +276,13 @@ impl Metrics {
     }
 
     /// Begins to measure an invocation that arrived at `arrived`; `client` is set if its sender samples it.
-    pub(crate) fn measure(&self, function: &FunctionId, arrived: Instant, client: Option<TraceRef>) -> Measured<'_> {
-        Measured {
+    pub(crate) fn measure(
+        &self,
+        function: &FunctionId,
+        arrived: Instant,
+        client: Option<TraceRef>,
+    ) -> MeasuredInvocation<'_> {
+        MeasuredInvocation {
             metrics: self,
             function: function.clone(),
             arrived,
@@ -350,8 +355,8 @@ impl Metrics {
         self.registry.forget(FUNCTION, function.as_str());
     }
 
-    fn count_version(&self, function: &str, placed: Option<Placed>, failed: bool) {
-        if let Some(Placed { version, .. }) = placed {
+    fn count_version(&self, function: &str, placed: Option<ServingInstance>, failed: bool) {
+        if let Some(ServingInstance { version, .. }) = placed {
             let outcome = if failed { "failed" } else { "answered" };
             self.versions.with([function, &version.to_string(), outcome]).inc();
         }
@@ -368,7 +373,7 @@ impl Metrics {
 
 /// What serves an invocation, or was to serve it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Placed {
+pub(crate) struct ServingInstance {
     /// How the instance came to be.
     pub(crate) start: StartKind,
     /// The version that it runs.
@@ -376,7 +381,7 @@ pub(crate) struct Placed {
 }
 
 /// An invocation being measured. If it is dropped early, its client went away.
-pub(crate) struct Measured<'a> {
+pub(crate) struct MeasuredInvocation<'a> {
     metrics: &'a Metrics,
     function: FunctionId,
     arrived: Instant,
@@ -384,9 +389,9 @@ pub(crate) struct Measured<'a> {
     is_over: bool,
 }
 
-impl Measured<'_> {
+impl MeasuredInvocation<'_> {
     /// Records that the function's response begins.
-    pub(crate) fn answered(mut self, placed: Option<Placed>, status: http::StatusCode, span: &Span) {
+    pub(crate) fn answered(mut self, placed: Option<ServingInstance>, status: http::StatusCode, span: &Span) {
         self.is_over = true;
         let Self { metrics, function, .. } = &self;
         let start = placed.map_or(StartKind::Warm, |placed| placed.start);
@@ -408,7 +413,7 @@ impl Measured<'_> {
     }
 
     /// Records a failure; `placed` is what was to serve it, if an instance was found.
-    pub(crate) fn failed(mut self, placed: Option<Placed>, error: &ApiError, span: &Span) {
+    pub(crate) fn failed(mut self, placed: Option<ServingInstance>, error: &ApiError, span: &Span) {
         self.is_over = true;
         let Self { metrics, function, .. } = &self;
         let name = metrics.label(function);
@@ -427,7 +432,7 @@ impl Measured<'_> {
     }
 }
 
-impl Drop for Measured<'_> {
+impl Drop for MeasuredInvocation<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.metrics.abandoned.with([]).inc();

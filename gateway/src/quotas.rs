@@ -20,11 +20,11 @@ const DAY_S: u64 = 86_400;
 /// The quotas of namespaces that have any.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
-    namespaces: RwLock<HashMap<String, Limited>>,
+    namespaces: RwLock<HashMap<String, NamespaceLimit>>,
 }
 
 #[derive(Debug)]
-struct Limited {
+struct NamespaceLimit {
     quota: GatewayQuota,
     bucket: Mutex<Bucket>,
 }
@@ -73,7 +73,7 @@ impl Quotas {
             let tokens = depth(share(&quota).unwrap_or(0.0));
             let bucket = known.map_or(Bucket { tokens, at: now }, |known| known.bucket.into_inner());
             let bucket = Mutex::new(bucket);
-            all.insert(namespace.as_str().to_owned(), Limited { quota, bucket });
+            all.insert(namespace.as_str().to_owned(), NamespaceLimit { quota, bucket });
         }
     }
 
@@ -95,7 +95,7 @@ impl Quotas {
             return Ok(());
         }
         let namespace = function.namespace();
-        let Some(Limited { quota, bucket }) = all.get(namespace) else {
+        let Some(NamespaceLimit { quota, bucket }) = all.get(namespace) else {
             return Ok(());
         };
         if let Some(egress) = quota.egress.filter(|egress| u64::from(egress.day) == unix_s / DAY_S) {

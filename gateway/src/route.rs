@@ -26,7 +26,7 @@ use rekindle_wire::headers::{FORCE_START, HOOK_PREFIX};
 use rekindle_wire::ids::ParseIdError;
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, Selector};
 
-use crate::host::{Host, Hosts, Whose};
+use crate::host::{Host, HostOwner, Hosts};
 
 /// Where a request goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) enum Route {
         name: FunctionId,
         selector: Option<Selector>,
         path: String,
-        by: By,
+        by: RoutedBy,
     },
     /// To a function, as an event; later if `asynchronous`.
     Invocation { name: FunctionId, asynchronous: bool },
@@ -61,7 +61,7 @@ pub(crate) enum Route {
 
 /// How a function was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum RoutedBy {
     /// By a host of its own.
     Host,
     /// By a path on a shared host.
@@ -80,13 +80,13 @@ pub(crate) fn route<B>(
     let path = request.uri().path();
     let query = request.uri().query();
     let whose = hosts.whose(host)?;
-    if let Whose::Function(name) = whose {
+    if let HostOwner::Function(name) = whose {
         let (name, selector) = selected(&name)?;
         return Ok(Route::Function {
             name,
             selector,
             path: below(path, query)?,
-            by: By::Host,
+            by: RoutedBy::Host,
         });
     }
     for (prefix, later) in [("/function/", false), ("/async-function/", true)] {
@@ -108,7 +108,11 @@ pub(crate) fn route<B>(
                 name,
                 selector,
                 path,
-                by: if whose == Whose::Api { By::ApiPath } else { By::Path },
+                by: if whose == HostOwner::Api {
+                    RoutedBy::ApiPath
+                } else {
+                    RoutedBy::Path
+                },
             },
         });
     }
@@ -119,7 +123,7 @@ pub(crate) fn route<B>(
         return Ok(Route::Result { id });
     }
     let is_api = path == "/metrics" || path.starts_with("/v1/");
-    if let (true, Whose::Shared, Some(api)) = (is_api, &whose, &hosts.api)
+    if let (true, HostOwner::Shared, Some(api)) = (is_api, &whose, &hosts.api)
         && !(peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback))
     {
         let message =
@@ -252,7 +256,7 @@ mod tests {
         routed(&Request::get(target).header(HOST, host).body(()).unwrap())
     }
 
-    fn found(by: By, name: &str, path: &str) -> Result<Route, ErrorCode> {
+    fn found(by: RoutedBy, name: &str, path: &str) -> Result<Route, ErrorCode> {
         let (name, selector) = match name.split_once('@') {
             None => (name, None),
             Some((name, selector)) => (name, Some(selector.parse().unwrap())),
@@ -266,7 +270,7 @@ mod tests {
     }
 
     fn to(name: &str, path: &str) -> Result<Route, ErrorCode> {
-        found(By::Path, name, path)
+        found(RoutedBy::Path, name, path)
     }
 
     #[test]
@@ -283,16 +287,19 @@ mod tests {
     fn a_function_has_its_own_host() {
         assert_eq!(
             at("hello.localhost:8080", "/v1/functions"),
-            found(By::Host, "hello", "/v1/functions")
+            found(RoutedBy::Host, "hello", "/v1/functions")
         );
-        assert_eq!(at("HELLO.localhost", "/a"), found(By::Host, "hello", "/a"));
+        assert_eq!(at("HELLO.localhost", "/a"), found(RoutedBy::Host, "hello", "/a"));
         assert_eq!(at("localhost:8080", "/v1/functions"), Ok(Route::Admin));
         assert_eq!(at("Bad_name.localhost", "/"), Err(ErrorCode::FunctionNotFound));
     }
 
     #[test]
     fn a_function_outside_of_the_default_namespace_is_found_by_its_whole_id() {
-        assert_eq!(at("hello.team.localhost", "/a"), found(By::Host, "hello.team", "/a"));
+        assert_eq!(
+            at("hello.team.localhost", "/a"),
+            found(RoutedBy::Host, "hello.team", "/a")
+        );
         assert_eq!(at("x", "/function/hello.team/a?b"), to("hello.team", "/a?b"));
         assert_eq!(at("x", "/function/hello.default"), to("hello", "/"));
         let later = at("x", "/async-function/hello.team");
@@ -321,10 +328,16 @@ mod tests {
     fn a_version_and_an_alias_have_addresses_of_their_own() {
         assert_eq!(at("x", "/function/hello@8/a?b"), to("hello@8", "/a?b"));
         assert_eq!(at("x", "/function/hello.team@canary"), to("hello.team@canary", "/"));
-        assert_eq!(at("8--hello.localhost", "/a@9"), found(By::Host, "hello@8", "/a@9"));
-        assert_eq!(at("8--hello.team.localhost", "/"), found(By::Host, "hello.team@8", "/"));
+        assert_eq!(
+            at("8--hello.localhost", "/a@9"),
+            found(RoutedBy::Host, "hello@8", "/a@9")
+        );
+        assert_eq!(
+            at("8--hello.team.localhost", "/"),
+            found(RoutedBy::Host, "hello.team@8", "/")
+        );
         // Whether that is a function from before is known later.
-        assert_eq!(at("v8--hello.localhost", "/"), found(By::Host, "v8--hello", "/"));
+        assert_eq!(at("v8--hello.localhost", "/"), found(RoutedBy::Host, "v8--hello", "/"));
         for bad in [
             "hello@",
             "hello@08",
@@ -438,12 +451,15 @@ mod tests {
             Ok(Route::Function { by, .. }) => by,
             other => panic!("{other:?}"),
         };
-        assert_eq!((by("example.org"), by("api.example.net")), (By::Path, By::ApiPath));
+        assert_eq!(
+            (by("example.org"), by("api.example.net")),
+            (RoutedBy::Path, RoutedBy::ApiPath)
+        );
         let at_function = Ok(Route::Function {
             name: "hello".parse().unwrap(),
             selector: None,
             path: "/v1/status".to_owned(),
-            by: By::Host,
+            by: RoutedBy::Host,
         });
         assert_eq!(found("hello.example.org", PEER, "/v1/status"), at_function);
     }

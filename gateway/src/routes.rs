@@ -43,7 +43,7 @@ struct Table {
 struct Function {
     aliases: Vec<Alias>,
     /// What its callers must show.
-    shown: Shown,
+    shown: CallerRequirements,
     /// Which pages of other origins may call it.
     cors: Option<CorsLayer>,
     /// The versions that take bodies of any length.
@@ -54,7 +54,7 @@ struct Function {
 
 /// What a function's callers must show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct CallerRequirements {
     pub(crate) auth: Auth,
     /// The rules of tokens that do as well as a key; none do if there is no rule.
     pub(crate) tokens: Arc<[TokenRule]>,
@@ -64,7 +64,7 @@ pub(crate) struct Shown {
 
 /// The version that was chosen for an invocation.
 #[derive(Debug, Default)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenVersion {
     /// `None` if only the scheduler knows: the function is new, or has no live version.
     pub(crate) version: Option<VersionNumber>,
     /// What counts the invocation, if it was chosen among several.
@@ -103,7 +103,7 @@ impl Routes {
             let known = table.functions.remove(&function).or_else(|| before.remove(&function));
             if !aliases.is_empty() || auth.is_some() {
                 let share = share(&aliases, known.and_then(|known| known.share));
-                let shown = Shown {
+                let shown = CallerRequirements {
                     auth: auth.unwrap_or_default(),
                     tokens: tokens.into(),
                     open_to_functions,
@@ -144,7 +144,7 @@ impl Routes {
     }
 
     /// What the function's callers must show. `None` if nothing is known of it.
-    pub(crate) fn shown(&self, function: &FunctionId) -> Option<Shown> {
+    pub(crate) fn shown(&self, function: &FunctionId) -> Option<CallerRequirements> {
         self.table
             .read()
             .functions
@@ -186,10 +186,10 @@ impl Routes {
         function: &FunctionId,
         selector: &Selector,
         headers: &HeaderMap,
-    ) -> Result<Chosen, ApiError> {
+    ) -> Result<ChosenVersion, ApiError> {
         let name = match selector {
             Selector::Version(version) => {
-                return Ok(Chosen {
+                return Ok(ChosenVersion {
                     version: Some(*version),
                     share: None,
                 });
@@ -200,14 +200,14 @@ impl Routes {
         let known = table.functions.get(function);
         let mut aliases = known.into_iter().flat_map(|known| &known.aliases);
         match aliases.find(|alias| alias.name == *name) {
-            Some(alias) => Ok(Chosen {
+            Some(alias) => Ok(ChosenVersion {
                 version: among(&alias.targets, || match affinity(headers) {
                     Some(word) => point_of(&alias.name, word),
                     None => rand::random(),
                 }),
                 share: known.filter(|_| name.is_live()).and_then(|known| known.share.clone()),
             }),
-            None if name.is_live() => Ok(Chosen::default()),
+            None if name.is_live() => Ok(ChosenVersion::default()),
             None if table.epoch.is_empty() => Err(ApiError::new(
                 ErrorCode::Unavailable,
                 "the gateway has not heard from the scheduler what aliases name: try again in a moment",

@@ -120,7 +120,7 @@ pub(crate) struct SchedulerClient {
 }
 
 /// One scheduler's answer.
-enum Asked<T> {
+enum SchedulerAnswer<T> {
     Answered(T),
     /// It has seen nothing of the request, since it is gone or stands by.
     Elsewhere(ApiError),
@@ -163,7 +163,7 @@ impl SchedulerClient {
     /// abandoned when another is found to lead, at the latest at the limit: its process may be suspended.
     async fn of_any<T, F>(&self, limit: Duration, ask: impl Fn(String) -> F) -> Result<T, ApiError>
     where
-        F: Future<Output = Asked<T>>,
+        F: Future<Output = SchedulerAnswer<T>>,
     {
         let began = tokio::time::Instant::now();
         let end = began + limit.min(TAKE_OVER_LIMIT);
@@ -173,19 +173,19 @@ impl SchedulerClient {
             let leaders = self.leader.subscribe();
             let answer = tokio::select! {
                 answer = ask(address.to_owned()) => answer,
-                () = self.another_leads(leaders, at) => Asked::Elsewhere(nobody_leads()),
+                () = self.another_leads(leaders, at) => SchedulerAnswer::Elsewhere(nobody_leads()),
                 () = tokio::time::sleep_until(began + limit) => {
                     self.pass_over(at);
                     return Err(self.unreachable(address, &std::io::Error::from(std::io::ErrorKind::TimedOut)));
                 }
             };
             let error = match answer {
-                Asked::Answered(answer) => {
+                SchedulerAnswer::Answered(answer) => {
                     // Sent even if it led before: another request may have moved on to a scheduler that hangs.
                     self.leader.send_replace(at % self.addresses.len());
                     return Ok(answer);
                 }
-                Asked::Elsewhere(error) => error,
+                SchedulerAnswer::Elsewhere(error) => error,
             };
             if self.addresses.len() == 1 {
                 return Err(error);
@@ -322,7 +322,7 @@ impl SchedulerClient {
     pub(crate) async fn is_ready(&self) -> bool {
         for _ in 0..self.addresses.len() {
             let (at, address) = self.first();
-            if matches!(self.leads(address.to_owned()).await, Asked::Answered(())) {
+            if matches!(self.leads(address.to_owned()).await, SchedulerAnswer::Answered(())) {
                 return true;
             }
             self.pass_over(at);
@@ -330,17 +330,17 @@ impl SchedulerClient {
         false
     }
 
-    async fn leads(&self, address: String) -> Asked<()> {
+    async fn leads(&self, address: String) -> SchedulerAnswer<()> {
         let address = address.as_str();
         let uri = format!("{}://{address}/readyz", self.http.scheme);
         let Ok(request) = Request::get(uri).body(Body::empty()) else {
-            return Asked::Elsewhere(self.unreachable(address, &std::io::Error::other("it is no address")));
+            return SchedulerAnswer::Elsewhere(self.unreachable(address, &std::io::Error::other("it is no address")));
         };
         match tokio::time::timeout(CONNECT_LIMIT, self.http.request(request)).await {
-            Ok(Ok(answer)) if answer.status().is_success() => Asked::Answered(()),
-            Ok(Ok(_)) => Asked::Elsewhere(nobody_leads()),
-            Ok(Err(error)) => Asked::Elsewhere(self.unreachable(address, &error)),
-            Err(elapsed) => Asked::Elsewhere(self.unreachable(address, &elapsed)),
+            Ok(Ok(answer)) if answer.status().is_success() => SchedulerAnswer::Answered(()),
+            Ok(Ok(_)) => SchedulerAnswer::Elsewhere(nobody_leads()),
+            Ok(Err(error)) => SchedulerAnswer::Elsewhere(self.unreachable(address, &error)),
+            Err(elapsed) => SchedulerAnswer::Elsewhere(self.unreachable(address, &elapsed)),
         }
     }
 
@@ -371,13 +371,18 @@ impl SchedulerClient {
     }
 
     /// Asks the scheduler at this address.
-    async fn ask<E: Endpoint>(&self, address: String, path: &str, body: Bytes) -> Asked<Result<E::Answer, ApiError>> {
+    async fn ask<E: Endpoint>(
+        &self,
+        address: String,
+        path: &str,
+        body: Bytes,
+    ) -> SchedulerAnswer<Result<E::Answer, ApiError>> {
         let address = address.as_str();
         let mut request = Request::new(Body::from(body));
         *request.method_mut() = E::OPERATION.method;
         *request.uri_mut() = match self.uri(address, path) {
             Ok(uri) => uri,
-            Err(error) => return Asked::Answered(Err(error)),
+            Err(error) => return SchedulerAnswer::Answered(Err(error)),
         };
         let sent = request.headers_mut();
         sent.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -388,19 +393,19 @@ impl SchedulerClient {
             Err(request) => self.http.request(request).await.map(|answer| answer.map(Body::new)),
         };
         let answer = match answer {
-            Ok(answer) if answer.headers().contains_key(STANDBY) => return Asked::Elsewhere(nobody_leads()),
+            Ok(answer) if answer.headers().contains_key(STANDBY) => return SchedulerAnswer::Elsewhere(nobody_leads()),
             Ok(answer) => answer,
             // Of several, this one has died during the request, and its work in memory with it. What it may have stored
             // is done at least once anyway.
-            Err(error) => return Asked::Elsewhere(self.unreachable(address, &error)),
+            Err(error) => return SchedulerAnswer::Elsewhere(self.unreachable(address, &error)),
         };
         let status = answer.status();
         let read = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
         let body = match read {
             Ok(body) => body.to_bytes(),
-            Err(error) => return Asked::Answered(Err(self.unreachable(address, &*error))),
+            Err(error) => return SchedulerAnswer::Answered(Err(self.unreachable(address, &*error))),
         };
-        Asked::Answered(if status.is_success() {
+        SchedulerAnswer::Answered(if status.is_success() {
             E::decode(&body).map_err(|e| self.unreachable(address, &e))
         } else {
             Err(serde_json::from_slice(&body).unwrap_or_else(|_| {

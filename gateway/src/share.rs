@@ -17,11 +17,11 @@ const NOT_STARTED: &str = "none";
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) targets: Vec<AliasTarget>,
-    counts: Mutex<ByVersion>,
+    counts: Mutex<OutcomesByVersion>,
 }
 
 /// Outcomes by version and start kind.
-pub(crate) type ByVersion = BTreeMap<VersionNumber, BTreeMap<String, Outcomes>>;
+pub(crate) type OutcomesByVersion = BTreeMap<VersionNumber, BTreeMap<String, Outcomes>>;
 
 /// What became of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Share {
     }
 
     /// The counts so far.
-    pub(crate) fn counts(&self) -> ByVersion {
+    pub(crate) fn counts(&self) -> OutcomesByVersion {
         self.counts.lock().clone()
     }
 }

@@ -54,26 +54,26 @@ struct Waiter {
     answer: oneshot::Sender<SlotResult>,
 }
 
-struct AskOut {
+struct PendingAsk {
     number: u64,
     since: Instant,
     task: AbortHandle,
 }
 
 /// The version that an invocation is for. `None` for whichever the scheduler says serves.
-type Wanted = Option<VersionNumber>;
+type WantedVersion = Option<VersionNumber>;
 
 /// Invocations that wait for a slot of one version, and the asks for them.
 #[derive(Default)]
 struct WaitQueue {
     waiters: VecDeque<Waiter>,
-    asks: Vec<AskOut>,
+    asks: Vec<PendingAsk>,
 }
 
 #[derive(Default)]
 struct Function {
     leases: Leases,
-    waiting: BTreeMap<Wanted, WaitQueue>,
+    waiting: BTreeMap<WantedVersion, WaitQueue>,
     /// Slots of an instance, once one was granted.
     slots_each: Option<u32>,
     /// Instances found gone, for the next ask to report.
@@ -214,7 +214,7 @@ impl Slots {
     ///
     /// # Errors
     /// The scheduler's error, or `throttled` if the wait was in vain.
-    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionId, wanted: Wanted) -> SlotResult {
+    pub(crate) async fn take(self: &Arc<Self>, function: &FunctionId, wanted: WantedVersion) -> SlotResult {
         let waiting = {
             let mut functions = self.functions.lock();
             let entry = functions.entry(function.clone()).or_default();
@@ -236,7 +236,7 @@ impl Slots {
             self.settle_asks(function, entry, wanted);
             told
         };
-        let _leaving = Leaving(self, function, wanted);
+        let _leaving = AskCancellation(self, function, wanted);
         match tokio::time::timeout(self.limit(), waiting).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(throttled(function)),
@@ -247,7 +247,7 @@ impl Slots {
     pub(crate) async fn take_fresh(
         self: &Arc<Self>,
         function: &FunctionId,
-        wanted: Wanted,
+        wanted: WantedVersion,
         force: StartKind,
     ) -> SlotResult {
         let mut request = self.request(function, wanted, Vec::new(), Vec::new());
@@ -264,7 +264,7 @@ impl Slots {
     }
 
     /// Adds a lease. An earlier one on the same instance need no longer be reported as returned.
-    fn add(&self, entry: &mut Function, wanted: Wanted, placement: &Placement) {
+    fn add(&self, entry: &mut Function, wanted: WantedVersion, placement: &Placement) {
         self.unsent.lock().retain(|(r, _)| r.instance != placement.instance);
         entry.leases.add(placement, wanted, &self.gateway, Instant::now());
     }
@@ -321,7 +321,7 @@ impl Slots {
         }
     }
 
-    fn hand_out_of(self: &Arc<Self>, function: &FunctionId, entry: &mut Function, wanted: Wanted) {
+    fn hand_out_of(self: &Arc<Self>, function: &FunctionId, entry: &mut Function, wanted: WantedVersion) {
         let Function { leases, waiting, .. } = entry;
         let Some(waiting) = waiting.get_mut(&wanted) else {
             return;
@@ -345,7 +345,7 @@ impl Slots {
     }
 
     /// Sends as many asks as are wanted, and cancels those that no invocation waits for.
-    fn settle_asks(self: &Arc<Self>, function: &FunctionId, entry: &mut Function, wanted: Wanted) {
+    fn settle_asks(self: &Arc<Self>, function: &FunctionId, entry: &mut Function, wanted: WantedVersion) {
         let Function {
             leases,
             waiting: all,
@@ -374,7 +374,7 @@ impl Slots {
         }
     }
 
-    fn ask(self: &Arc<Self>, request: PlacementRequest) -> AskOut {
+    fn ask(self: &Arc<Self>, request: PlacementRequest) -> PendingAsk {
         let number = self.asked.fetch_add(1, Ordering::Relaxed);
         let slots = self.clone();
         let task = tokio::spawn(
@@ -386,7 +386,7 @@ impl Slots {
             }
             .in_current_span(),
         );
-        AskOut {
+        PendingAsk {
             number,
             since: Instant::now(),
             task: task.abort_handle(),
@@ -415,7 +415,7 @@ impl Slots {
 
     fn answered(
         self: &Arc<Self>,
-        (function, wanted): (&FunctionId, Wanted),
+        (function, wanted): (&FunctionId, WantedVersion),
         number: u64,
         took: Duration,
         answer: Result<Placement, ApiError>,
@@ -455,7 +455,7 @@ impl Slots {
     fn request(
         &self,
         function: &FunctionId,
-        wanted: Wanted,
+        wanted: WantedVersion,
         held: Vec<InstanceId>,
         gone: Vec<InstanceId>,
     ) -> PlacementRequest {
@@ -475,9 +475,9 @@ impl Slots {
 }
 
 /// When a wait ends, for whatever reason, cancels asks that are no longer needed.
-struct Leaving<'a>(&'a Arc<Slots>, &'a FunctionId, Wanted);
+struct AskCancellation<'a>(&'a Arc<Slots>, &'a FunctionId, WantedVersion);
 
-impl Drop for Leaving<'_> {
+impl Drop for AskCancellation<'_> {
     fn drop(&mut self) {
         let Self(slots, function, wanted) = *self;
         if let Some(entry) = slots.functions.lock().get_mut(function) {

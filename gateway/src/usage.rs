@@ -42,13 +42,13 @@ type Key = (u32, FunctionId, VersionNumber);
 /// What is not reported yet.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
-    open: Mutex<Open>,
+    open: Mutex<UnreportedUsage>,
     /// Held while a report is under way.
     reporting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct UnreportedUsage {
     counts: BTreeMap<Key, UsageCounts>,
     /// The report that is not answered yet.
     unanswered: Option<Arc<UsageReport>>,
@@ -157,8 +157,8 @@ impl Meter {
     }
 
     /// The answer begins. What it takes counts until the function is done with it.
-    pub(crate) fn answered(self, start: StartKind, status: http::StatusCode) -> Answering {
-        Answering {
+    pub(crate) fn answered(self, start: StartKind, status: http::StatusCode) -> AnswerMeter {
+        AnswerMeter {
             meter: Arc::new(self),
             start,
             is_ok: !status.is_server_error(),
@@ -200,7 +200,7 @@ impl Meter {
 
 /// An answer in transit, counted when this is dropped, but for the bytes that were counted while it passed.
 #[derive(Debug)]
-pub(crate) struct Answering {
+pub(crate) struct AnswerMeter {
     meter: Arc<Meter>,
     start: StartKind,
     is_ok: bool,
@@ -208,7 +208,7 @@ pub(crate) struct Answering {
     sent: Arc<AtomicU64>,
 }
 
-impl Answering {
+impl AnswerMeter {
     /// The answer's body, whose bytes are counted.
     pub(crate) fn counted(&self, body: Body) -> CountedBody {
         CountedBody {
@@ -219,7 +219,7 @@ impl Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for AnswerMeter {
     fn drop(&mut self) {
         let sent = self.sent.swap(0, Ordering::Relaxed);
         self.meter.count(self.start, self.is_ok, sent);

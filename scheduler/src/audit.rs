@@ -18,7 +18,7 @@ use rekindle_wire::interface::users::{Touched, needed, touched};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use crate::state::Scheduler;
-use budget::LeftOut;
+use budget::OmittedEntries;
 
 /// Number of entries that are kept. One namespace's keys need three days of nothing else to write so
 /// many: two changes a second, and a revocation for each key that is made.
@@ -41,11 +41,11 @@ const FREE: [&str; 2] = ["revoke_key", "remove_rule"];
 
 tokio::task_local! {
     /// What the change in this task is about, where its path does not say, and what it was taken from.
-    static ABOUT: Mutex<About>;
+    static ABOUT: Mutex<AuditSubject>;
 }
 
 #[derive(Default)]
-struct About {
+struct AuditSubject {
     what: Option<(Option<Namespace>, String)>,
     /// Whether it was taken from the budgets of what admits it, or from none.
     is_charged: bool,
@@ -162,12 +162,12 @@ impl Change {
     }
 
     /// Takes the change from the budgets of its caller, and of what admits it as far as that is known.
-    fn take(&self, scheduler: &Scheduler) -> Result<About, ApiError> {
+    fn take(&self, scheduler: &Scheduler) -> Result<AuditSubject, ApiError> {
         let payer = self.caller.as_ref().filter(|caller| !caller.is_platform());
         let Some(caller) = payer.filter(|_| !FREE.contains(&&*self.touched.name)) else {
-            return Ok(About {
+            return Ok(AuditSubject {
                 is_charged: true,
-                ..About::default()
+                ..AuditSubject::default()
             });
         };
         let grant = match &self.needed {
@@ -178,7 +178,7 @@ impl Change {
         };
         let namespace = self.touched.namespace.as_ref();
         scheduler.audit.take(caller, grant, namespace, scheduler.now())?;
-        Ok(About {
+        Ok(AuditSubject {
             what: None,
             is_charged: grant.is_some(),
             charged: grant.and_then(|grant| grant.scope.namespace()),
@@ -252,7 +252,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
 }
 
 async fn tell_left_out(scheduler: &Scheduler) {
-    for LeftOut {
+    for OmittedEntries {
         actor,
         namespace,
         count,

@@ -14,7 +14,7 @@ use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, StreamingVersions
 use rekindle_wire::schedule::Schedule;
 use rekindle_wire::{AliasName, ApiError, ErrorCode, EventSource, FunctionId, Namespace, SnapshotId, VersionNumber};
 
-pub(crate) use self::retired::Retired;
+pub(crate) use self::retired::RetiredSnapshots;
 
 /// Version of a renewal's instance: none, so that it takes no invocations and no other instance's place.
 pub(crate) const NO_VERSION: VersionNumber = VersionNumber(0);
@@ -40,7 +40,7 @@ impl LiveVersion {
 }
 
 /// What the scheduler's store knows about the version that an unknown instance claims to run.
-pub(crate) enum Known {
+pub(crate) enum ClaimedVersion {
     /// A version that an alias names.
     Live(LiveVersion),
     /// Any other version. Its remaining instances may finish.
@@ -138,7 +138,7 @@ pub(crate) struct Catalog {
     functions: HashMap<FunctionId, Function>,
     /// Functions whose live version asks for instances that stand by: few, and queried ten times a second.
     standing: BTreeSet<FunctionId>,
-    retired: Retired,
+    retired: RetiredSnapshots,
     /// Number of changes so far of what gateways are told.
     revision: u64,
     /// The last of these for each function, and which function that was.
@@ -354,7 +354,7 @@ impl Catalog {
     }
 
     /// Snapshots that no new instance begins as.
-    pub(crate) fn retired(&self) -> &Retired {
+    pub(crate) fn retired(&self) -> &RetiredSnapshots {
         &self.retired
     }
 
@@ -466,12 +466,12 @@ impl Catalog {
     }
 
     /// What is known of a version that an instance claims to run.
-    pub(crate) fn known(&self, function: &FunctionId, version: VersionNumber) -> Known {
+    pub(crate) fn known(&self, function: &FunctionId, version: VersionNumber) -> ClaimedVersion {
         let known = self.functions.get(function);
         match known.and_then(|known| known.version(version)) {
-            None => Known::Unknown,
-            Some(spec) if self.is_named(function, version) => Known::Live(spec),
-            Some(spec) => Known::Older(spec),
+            None => ClaimedVersion::Unknown,
+            Some(spec) if self.is_named(function, version) => ClaimedVersion::Live(spec),
+            Some(spec) => ClaimedVersion::Older(spec),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::fleet::heat::Heat;
 use crate::fleet::parked::Pools;
 use crate::retention::Retention;
 use crate::shares::Shares;
-use crate::traffic::Traffics;
+use crate::traffic::TrafficCounts;
 use crate::waiting::Queue;
 
 /// What it knows, under one lock.
@@ -22,7 +22,7 @@ pub(crate) struct ClusterState {
     pub(crate) queue: Queue,
     pub(crate) pools: Pools,
     pub(crate) heat: Heat,
-    pub(crate) traffic: Traffics,
+    pub(crate) traffic: TrafficCounts,
     pub(crate) retention: Retention,
     /// Canaries that are not over.
     pub(crate) canaries: BTreeMap<FunctionId, Canary>,

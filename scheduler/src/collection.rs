@@ -1,5 +1,5 @@
 //! Removes unneeded objects from the object store: on demand, at intervals, and some minutes after something was
-//! deleted. There is one collection at a time. Decision 7 says why it is safe while deploys run; [`Known`] says what is
+//! deleted. There is one collection at a time. Decision 7 says why it is safe while deploys run; [`DatabaseRule`] says what is
 //! needed.
 
 pub(crate) mod collector;
@@ -16,7 +16,7 @@ use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::{FunctionId, VersionNumber};
 use tracing::Instrument as _;
 
-use collector::Collecting;
+use collector::CollectionSettings;
 use rekindle_wire::clock::unix_s;
 
 use crate::clock::Millis;
@@ -120,7 +120,7 @@ async fn all(
     if !dry_run {
         release_replaced(scheduler).await?;
     }
-    let rule = Known {
+    let rule = DatabaseRule {
         store: scheduler.store.clone(),
         but: old.iter().cloned().collect(),
     };
@@ -170,13 +170,13 @@ async fn sources(scheduler: &Scheduler, dry_run: bool) -> Result<Swept, Collecti
 }
 
 /// What the database says is needed.
-struct Known {
+struct DatabaseRule {
     store: Store,
     /// Versions that would be released if this were not a dry run.
     but: HashSet<(FunctionId, VersionNumber)>,
 }
 
-impl Rule for Known {
+impl Rule for DatabaseRule {
     fn wanted<'a>(
         &'a self,
         found: &'a [FoundSnapshot],
@@ -227,7 +227,7 @@ fn want(wanted: &mut RequiredObjects, spec: VersionSpec) -> Result<(), Box<dyn E
 
 /// Collects automatically until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
-    let Collecting { every, soon, .. } = scheduler.config.collecting;
+    let CollectionSettings { every, soon, .. } = scheduler.config.collecting;
     if every.is_zero() {
         return;
     }

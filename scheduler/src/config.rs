@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_envelope::MasterKey;
-use rekindle_identity::Issuing;
+use rekindle_identity::CertificateIssuer;
 use rekindle_relay::InProcessRoles;
 use rekindle_wire::api::Quota;
 use rekindle_wire::internal::Sharing;
 
-use crate::collection::collector::Collecting;
+use crate::collection::collector::CollectionSettings;
 use crate::objects::ObjectStore;
 use crate::store::Database;
 
@@ -31,7 +31,7 @@ pub struct Config {
     /// Store of uploaded folders and snapshots.
     pub objects: Arc<dyn ObjectStore>,
     /// When to remove unneeded objects from the store.
-    pub collecting: Collecting,
+    pub collecting: CollectionSettings,
     /// Which versions begin as the same snapshot of their runtime.
     pub sharing: Sharing,
     /// Bin width in which functions' idle times are counted. All times for which instances are kept are multiples of
@@ -44,7 +44,7 @@ pub struct Config {
     /// In-process transports to roles of the same process.
     pub in_process: InProcessRoles,
     /// The cluster's authority; without one, roles speak plain HTTP with the token alone.
-    pub issuing: Option<Arc<Issuing>>,
+    pub issuing: Option<Arc<CertificateIssuer>>,
 }
 
 impl std::fmt::Debug for Config {

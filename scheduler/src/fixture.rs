@@ -105,7 +105,7 @@ pub(crate) fn parked(parked: usize) -> Floor {
 pub(crate) fn fleet(capacity: u64) -> Fleet {
     let mut fleet = Fleet::default();
     fleet.heartbeat(&beat(0, 1, capacity, Vec::new()), Millis(0), |_, _| {
-        crate::catalog::Known::Unknown
+        crate::catalog::ClaimedVersion::Unknown
     });
     fleet
 }

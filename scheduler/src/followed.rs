@@ -22,7 +22,7 @@ const APPLIED_LIMIT: Duration = Duration::from_secs(1);
 
 /// What gateways know of something that changes.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct RevisionTracker {
     /// Tells this lead's revisions from those of others.
     pub(crate) epoch: String,
     /// The newest revision.
@@ -33,7 +33,7 @@ pub(crate) struct Followed {
     changed: watch::Sender<()>,
 }
 
-impl Default for Followed {
+impl Default for RevisionTracker {
     fn default() -> Self {
         Self {
             epoch: Uuid::new_v4().simple().to_string(),
@@ -44,7 +44,7 @@ impl Default for Followed {
     }
 }
 
-impl Followed {
+impl RevisionTracker {
     /// Records that a gateway applies this revision.
     pub(crate) fn note_applied(&self, gateway: &GatewayId, revision: u64) {
         let mut applied = self.applied.lock();
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn a_revision_is_applied_once_every_gateway_asks_with_it() {
-        let followed = Followed::default();
-        let is_applied = |followed: &Followed, revision| followed.is_applied(revision, UNHEARD);
+        let followed = RevisionTracker::default();
+        let is_applied = |followed: &RevisionTracker, revision| followed.is_applied(revision, UNHEARD);
         assert!(is_applied(&followed, 3), "there is no gateway");
         assert!(!followed.is_applied(3, Millis(0)), "there may be one");
         let [a, b] = ["g-a", "g-b"].map(|id| id.parse().unwrap());

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::standby_gate::StandbyGate;
-use crate::store::{Led, Store, StoreError};
+use crate::store::{ElectionOutcome, Store, StoreError};
 
 /// How long the lead lasts unless it is renewed.
 const HOLD: Duration = Duration::from_secs(4);
@@ -43,7 +43,7 @@ impl Leadership {
         }
     }
 
-    async fn ask(&self) -> Result<Led, StoreError> {
+    async fn ask(&self) -> Result<ElectionOutcome, StoreError> {
         let hold_ms = i64::try_from(HOLD.as_millis()).unwrap_or(i64::MAX);
         self.store.lead(self.store.holder(), &self.address, hold_ms).await
     }
@@ -53,7 +53,7 @@ impl Leadership {
         let mut leader = None;
         loop {
             match self.ask().await {
-                Ok(Led::Own { term }) => {
+                Ok(ElectionOutcome::Won { term }) => {
                     match self.take_up().await {
                         Ok(true) => {
                             tracing::info!(term, "this scheduler leads");
@@ -70,7 +70,7 @@ impl Leadership {
                     // Nothing was read yet: it may stand by, and connect, as before.
                     self.store.has_not_led();
                 }
-                Ok(Led::By { address }) => {
+                Ok(ElectionOutcome::LedBy { address }) => {
                     if leader.as_ref() != Some(&address) {
                         tracing::info!(leader = address, "this scheduler stands by");
                     }
@@ -92,7 +92,7 @@ impl Leadership {
         let asked = Instant::now();
         let led = self.ask().await?;
         *self.renewed.lock() = asked;
-        Ok(matches!(led, Led::Own { .. }))
+        Ok(matches!(led, ElectionOutcome::Won { .. }))
     }
 
     /// Renews the lead as long as possible. Returns when it is lost; never if the database is not shared.
@@ -105,8 +105,8 @@ impl Leadership {
             let (asked, renewed) = (Instant::now(), *self.renewed.lock());
             let left = GIVE_UP.saturating_sub(renewed.elapsed());
             match tokio::time::timeout(left, self.ask()).await {
-                Ok(Ok(Led::Own { .. })) => *self.renewed.lock() = asked,
-                Ok(Ok(Led::By { address })) => {
+                Ok(Ok(ElectionOutcome::Won { .. })) => *self.renewed.lock() = asked,
+                Ok(Ok(ElectionOutcome::LedBy { address })) => {
                     tracing::error!(leader = address, "another scheduler leads");
                     return;
                 }

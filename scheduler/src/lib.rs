@@ -62,7 +62,7 @@ mod waiting;
 mod worker;
 
 pub use audit::digest::digest as audit_digest;
-pub use collection::collector::Collecting;
+pub use collection::collector::CollectionSettings;
 pub use config::Config;
 pub use master_key::{MasterKeyError, unwrapped_master_key};
 pub use objects::{ObjectError, ObjectStore};

@@ -7,7 +7,7 @@ use rekindle_snapshotter::{StoreEvent, StoreObserver};
 use rekindle_telemetry::metrics::{Counter, Desc, Family, Histogram, Registry, S3Metrics};
 use rekindle_wire::api::{Collected, PhaseTime};
 
-use crate::fleet::retire::Decided;
+use crate::fleet::retire::InstanceDecision;
 use crate::objects::ObjectStore;
 use crate::waiting::PlacementResult;
 
@@ -175,7 +175,7 @@ impl Metrics {
     }
 
     /// Counts decisions about unused instances.
-    pub(crate) fn decided(&self, decisions: Vec<Decided>) {
+    pub(crate) fn decided(&self, decisions: Vec<InstanceDecision>) {
         for decided in decisions {
             self.retention.with([decided.as_str()]).inc();
         }

@@ -14,7 +14,7 @@ use rekindle_wire::internal::VersionSpec;
 use rekindle_wire::migration::{ExpectedInstance, MigrationKind, MigrationPhases, SettleLimit, SourceOrder};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
 
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::clock::Millis;
 use crate::cluster::ClusterState;
 use crate::fleet::moves::PlannedMove;
@@ -134,7 +134,7 @@ async fn carry_out(
 ) -> Result<MigrationPhases, ApiError> {
     let (workers, source) = (&scheduler.workers, planned.from_address.as_str());
     let known = scheduler.state().catalog.known(&planned.function, planned.version);
-    let (Known::Live(version) | Known::Older(version)) = known else {
+    let (ClaimedVersion::Live(version) | ClaimedVersion::Older(version)) = known else {
         let message = format!("{} runs a version that is gone, and does not move", order.instance);
         return Err(ApiError::new(ErrorCode::Conflict, message));
     };
@@ -194,8 +194,10 @@ fn finish(
         let mut state = scheduler.state();
         let now = scheduler.now();
         let max = match state.catalog.known(&planned.function, planned.version) {
-            Known::Live(version) | Known::Older(version) => version.spec.config.max_instances as usize,
-            Known::Unknown => usize::MAX,
+            ClaimedVersion::Live(version) | ClaimedVersion::Older(version) => {
+                version.spec.config.max_instances as usize
+            }
+            ClaimedVersion::Unknown => usize::MAX,
         };
         match moved {
             Ok(_) => {

@@ -22,7 +22,7 @@ use rekindle_wire::{InstanceId, VersionNumber, WorkerId};
 
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
-use crate::fleet::instances::OfVersion;
+use crate::fleet::instances::VersionInstances;
 use crate::fleet::{Fleet, Instance, Stage, cost};
 
 /// A lease that its gateway does not list is granted again at this age: the response that granted it must have been
@@ -34,7 +34,7 @@ pub(crate) const AVOID_FOR: Millis = Millis(3_000);
 
 /// What a gateway asks for.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct SlotRequest {
     pub(crate) gateway: GatewayId,
     /// The version, unless it is the live one.
     pub(crate) version: Option<VersionNumber>,
@@ -46,7 +46,7 @@ pub(crate) struct Ask {
     pub(crate) avoid_until: Millis,
 }
 
-impl Ask {
+impl SlotRequest {
     /// Avoids a worker for a while, since it could not be asked or refused. Returns how many workers are avoided.
     pub(crate) fn avoid_for(&mut self, address: &str, now: Millis) -> usize {
         self.avoid.push(address.to_owned());
@@ -114,13 +114,19 @@ impl Decision {
 const COMPARED: usize = 8;
 
 /// Decides where an invocation of `live` goes, if no other waits for an instance that is on its way.
-pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Decision {
+pub(crate) fn place(fleet: &Fleet, live: &LiveVersion, ask: &SlotRequest, now: Millis) -> Decision {
     place_behind(0, fleet, live, ask, now)
 }
 
 /// Decides where an invocation of `live` goes. `ahead` is the number of asks that wait for its instances that are on
 /// their way.
-pub(crate) fn place_behind(ahead: usize, fleet: &Fleet, live: &LiveVersion, ask: &Ask, now: Millis) -> Decision {
+pub(crate) fn place_behind(
+    ahead: usize,
+    fleet: &Fleet,
+    live: &LiveVersion,
+    ask: &SlotRequest,
+    now: Millis,
+) -> Decision {
     let spec = &live.spec;
     let there = fleet.instances.of_version(&spec.function, spec.version);
     let best = there
@@ -140,26 +146,32 @@ pub(crate) fn place_behind(ahead: usize, fleet: &Fleet, live: &LiveVersion, ask:
     }
     let decision = begin(fleet, live, there, ask, now);
     match (best, decision) {
-        (Some((_, cost)), Begin::At(start, kind)) if start.cost < cost => Decision::Start {
+        (Some((_, cost)), StartChoice::At(start, kind)) if start.cost < cost => Decision::Start {
             worker: start.worker,
             kind,
         },
         (Some((id, _)), _) => Decision::Use(id),
-        (None, Begin::At(start, kind)) => Decision::Start {
+        (None, StartChoice::At(start, kind)) => Decision::Start {
             worker: start.worker,
             kind,
         },
-        (None, Begin::Not(decision)) => decision,
+        (None, StartChoice::Not(decision)) => decision,
     }
 }
 
 /// Whether a new instance can start.
-enum Begin {
-    At(start::Best, StartKind),
+enum StartChoice {
+    At(start::CheapestWorker, StartKind),
     Not(Decision),
 }
 
-fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask, now: Millis) -> Begin {
+fn begin(
+    fleet: &Fleet,
+    live: &LiveVersion,
+    there: Option<&VersionInstances>,
+    ask: &SlotRequest,
+    now: Millis,
+) -> StartChoice {
     let max = live.spec.config.max_instances as usize;
     if let Some(all) = there.filter(|v| v.ids.len() >= max && fleet.counted(v, now) >= max) {
         // A gateway that asks for another instance knows better than a heartbeat that those it holds are in use.
@@ -174,13 +186,13 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
         };
         // What is given up already may be enough.
         let is_needed = fleet.counted_later(all, now) >= max;
-        return Begin::Not(Decision::Wait {
+        return StartChoice::Not(Decision::Wait {
             shortage: Shortage::Instances,
             free_up: is_needed.then(given_up).flatten(),
         });
     }
     if let Some(over) = fleet.over_quota(live) {
-        return Begin::Not(match over.never_fits() {
+        return StartChoice::Not(match over.never_fits() {
             true => Decision::OverQuota(over),
             false => Decision::Wait {
                 shortage: Shortage::Quota(over),
@@ -191,20 +203,20 @@ fn begin(fleet: &Fleet, live: &LiveVersion, there: Option<&OfVersion>, ask: &Ask
     let kind = ask.force.unwrap_or_else(|| live.natural_start());
     let start = |kind| start::cheapest(fleet, live, kind, now, |w| !ask.avoids(fleet, w, now));
     match start(kind) {
-        Ok(best) => Begin::At(best, kind),
+        Ok(best) => StartChoice::At(best, kind),
         // There may be room on workers that lack instruction sets which the snapshot's processes may use. There it
         // boots.
         Err(short) if ask.force.is_none() && kind == StartKind::Restored => match start(StartKind::Booted) {
-            Ok(best) => Begin::At(best, StartKind::Booted),
+            Ok(best) => StartChoice::At(best, StartKind::Booted),
             // The instance to evict may be on such a worker.
-            Err(booted) => Begin::Not(if short.frees_nothing() { booted } else { short }),
+            Err(booted) => StartChoice::Not(if short.frees_nothing() { booted } else { short }),
         },
-        Err(short) => Begin::Not(short),
+        Err(short) => StartChoice::Not(short),
     }
 }
 
 /// The instance that another gateway has held longest. It is busy, so recalling it makes the gateways take turns.
-fn longest_held(ask: &Ask, all: &OfVersion) -> Option<InstanceId> {
+fn longest_held(ask: &SlotRequest, all: &VersionInstances) -> Option<InstanceId> {
     let others = all.held.iter().filter(|(gateway, _)| **gateway != ask.gateway);
     let longest = others.filter_map(|(_, leases)| leases.first()).min();
     longest.map(|(_, id)| id.clone())
@@ -212,7 +224,7 @@ fn longest_held(ask: &Ask, all: &OfVersion) -> Option<InstanceId> {
 
 /// The instance with free slots that is expected to have the invocation soonest, and in how many milliseconds. If none
 /// has to wait, that is the one used last. Parked instances come after all ready ones, and starting ones after those.
-fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(InstanceId, f64)> {
+fn warmest(fleet: &Fleet, there: &VersionInstances, ask: &SlotRequest, now: Millis) -> Option<(InstanceId, f64)> {
     let sites = fleet.instances.sites();
     let site_of = |i: &Instance| {
         let site = sites.get(&i.worker)?;
@@ -252,7 +264,7 @@ fn warmest(fleet: &Fleet, there: &OfVersion, ask: &Ask, now: Millis) -> Option<(
 }
 
 /// Instances whose lease may be granted again: it has run out, or the response that granted it was lost.
-fn lost_leases<'a>(fleet: &Fleet, there: &'a OfVersion, ask: &Ask, now: Millis) -> Vec<&'a InstanceId> {
+fn lost_leases<'a>(fleet: &Fleet, there: &'a VersionInstances, ask: &SlotRequest, now: Millis) -> Vec<&'a InstanceId> {
     let ended = there.lease_ends.iter().take_while(|(ends, _)| *ends <= now);
     let mut lost: Vec<_> = ended.map(|(_, id)| id).collect();
     let of_gateway = there.held.get(&ask.gateway);

@@ -15,11 +15,11 @@ use crate::cluster::ClusterState;
 use crate::fleet::Stage;
 use crate::fleet::retire::Retiree;
 use crate::halting;
-use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place, place_behind};
+use crate::placement::{AVOID_FOR, Decision, Shortage, SlotRequest, place, place_behind};
 use crate::refusal::NO_WORKER;
 use crate::renewal::refused::note_lacking;
 use crate::state::Scheduler;
-use crate::waiting::{PER_VERSION, PlacementResult, SetAside, Waiter, Wanted};
+use crate::waiting::{DeferredWaiters, PER_VERSION, PlacementResult, QueueKey, Waiter};
 
 /// Longest wait of an ask, whatever the gateway says.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
@@ -35,13 +35,13 @@ struct Launch {
     address: String,
     start: StartInstance,
     placement: Placement,
-    ask: Ask,
+    ask: SlotRequest,
     answer: oneshot::Sender<PlacementResult>,
 }
 
 /// Work that follows from a change in memory, to be done without the lock.
 #[derive(Default)]
-pub(crate) struct Todo {
+pub(crate) struct DeferredWork {
     launches: Vec<Launch>,
     retirees: Vec<Retiree>,
     recalled: bool,
@@ -65,7 +65,7 @@ pub(crate) async fn placement(scheduler: &Scheduler, request: PlacementRequest) 
 }
 
 async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &mut bool) -> PlacementResult {
-    let wanted = Wanted {
+    let wanted = QueueKey {
         function: request.function,
         version: request.version,
     };
@@ -75,7 +75,7 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
     let wait = Duration::from_millis(request.wait_ms).min(WAIT_LIMIT);
     let (answer, placed) = oneshot::channel();
     let waiter = Waiter {
-        ask: Ask {
+        ask: SlotRequest {
             gateway: request.gateway,
             version: request.version,
             held: request.held,
@@ -94,8 +94,8 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         }
         let live = state.catalog.wanted(&wanted.function, wanted.version)?;
         check_force(&live, request.force)?;
-        let mut todo = Todo::default();
-        let names = Wanted::names_of(&state.catalog, &live);
+        let mut todo = DeferredWork::default();
+        let names = QueueKey::names_of(&state.catalog, &live);
         // First come, first served.
         let must_wait = if state.queue.is_waited_for(&wanted) {
             Some(waiter)
@@ -130,7 +130,7 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
 }
 
 /// Why an ask waited in vain.
-fn what_is_missing(scheduler: &Scheduler, function: &FunctionId, ask: &Ask) -> ApiError {
+fn what_is_missing(scheduler: &Scheduler, function: &FunctionId, ask: &SlotRequest) -> ApiError {
     let state = scheduler.state();
     let live = match state.catalog.wanted(function, ask.version) {
         Ok(live) => live,
@@ -147,7 +147,7 @@ fn what_is_missing(scheduler: &Scheduler, function: &FunctionId, ask: &Ask) -> A
 
 /// Serves waiting asks as far as possible after a change. Call it without the lock.
 pub(crate) fn pump(scheduler: &Scheduler) {
-    let mut todo = Todo::default();
+    let mut todo = DeferredWork::default();
     pump_locked(scheduler, &mut scheduler.state(), None, &mut todo);
     todo.run(scheduler);
 }
@@ -155,7 +155,7 @@ pub(crate) fn pump(scheduler: &Scheduler) {
 /// Serves those asks as far as possible that may have waited long enough for an instance that is on its way. Call it
 /// without the lock.
 pub(crate) fn pump_waiting_for_migrations(scheduler: &Scheduler) {
-    let mut todo = Todo::default();
+    let mut todo = DeferredWork::default();
     {
         let mut state = scheduler.state();
         let ClusterState {
@@ -164,7 +164,7 @@ pub(crate) fn pump_waiting_for_migrations(scheduler: &Scheduler) {
         if fleet.moving() == 0 {
             return;
         }
-        let moves = |wanted: &&Wanted| {
+        let moves = |wanted: &&QueueKey| {
             let live = catalog.wanted(&wanted.function, wanted.version);
             live.is_ok_and(|live| fleet.moves_some_of(&live))
         };
@@ -195,7 +195,7 @@ pub(crate) fn kill(scheduler: &Scheduler, instance: InstanceId) {
 }
 
 /// `only` names the queues that something has changed for.
-fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, only: Option<&[Wanted]>, todo: &mut Todo) {
+fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, only: Option<&[QueueKey]>, todo: &mut DeferredWork) {
     let ClusterState { queue, fleet, .. } = &mut *state;
     let mut turns = queue.turns(only, || fleet.held());
     if let Some(claimant) = fleet.claimant().cloned()
@@ -203,7 +203,7 @@ fn pump_locked(scheduler: &Scheduler, state: &mut ClusterState, only: Option<&[W
     {
         fleet.end_claim(&claimant);
     }
-    let mut migrating = SetAside::default();
+    let mut migrating = DeferredWaiters::default();
     // Each function that can be given something gets one thing, and takes its place again.
     while let Some((wanted, held, served)) = turns.pop() {
         let Some(waiter) = state.queue.pop(&wanted) else {
@@ -244,7 +244,7 @@ fn attempt(
     live: &LiveVersion,
     ahead: usize,
     waiter: Waiter,
-    todo: &mut Todo,
+    todo: &mut DeferredWork,
 ) -> Result<Option<(Waiter, Shortage)>, ApiError> {
     let now = scheduler.now();
     match place_behind(ahead, &state.fleet, live, &waiter.ask, now) {
@@ -330,7 +330,7 @@ fn attempt(
     }
 }
 
-impl Todo {
+impl DeferredWork {
     /// Does the work in tasks of its own: it must not end because a gateway stopped waiting.
     pub(crate) fn run(self, scheduler: &Scheduler) {
         if self.recalled {
@@ -404,7 +404,7 @@ impl Launch {
     /// Asks elsewhere: nothing of the invocation has reached a function.
     fn again(self, scheduler: &Scheduler) {
         let (ask, answer) = (self.ask, self.answer);
-        let wanted = Wanted {
+        let wanted = QueueKey {
             function: self.start.spec.function,
             version: ask.version,
         };
@@ -414,8 +414,8 @@ impl Launch {
 }
 
 /// Says why a version has no snapshot, if it should be restored.
-async fn check_snapshot(scheduler: &Scheduler, wanted: &Wanted) -> Result<(), ApiError> {
-    let Wanted { function, version } = wanted;
+async fn check_snapshot(scheduler: &Scheduler, wanted: &QueueKey) -> Result<(), ApiError> {
+    let QueueKey { function, version } = wanted;
     let live = scheduler.state().catalog.wanted(function, *version).ok();
     let Some(live) = live.filter(|live| live.spec.snapshot.is_none()) else {
         return Ok(());

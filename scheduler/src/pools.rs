@@ -12,15 +12,15 @@ use rekindle_wire::internal::StartInstance;
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 use crate::cluster::ClusterState;
-use crate::fleet::keeping::Ahead;
-use crate::fleet::retire::Decided;
+use crate::fleet::keeping::EarlyStartReason;
+use crate::fleet::retire::InstanceDecision;
 use crate::placement::start::cheapest;
 use crate::placing::pump;
 use crate::state::Scheduler;
 
 /// An instance to start ahead.
-struct Next {
-    why: Ahead,
+struct EarlyStart {
+    why: EarlyStartReason,
     kind: StartKind,
     park: bool,
 }
@@ -76,8 +76,8 @@ pub(crate) fn refill(scheduler: &Scheduler) {
                 continue;
             };
             let instance = fleet.add_ahead(worker, &live, kind, next.why, next.park, now);
-            if next.why == Ahead::Forecast {
-                fleet.decided(Decided::Prewarmed);
+            if next.why == EarlyStartReason::Forecast {
+                fleet.decided(InstanceDecision::Prewarmed);
             }
             let start = StartInstance {
                 instance,
@@ -125,27 +125,27 @@ fn may_stand_by(live: &LiveVersion) -> bool {
 }
 
 /// The next instance that a version needs to reach its minimum or for an expected call.
-fn lacks(state: &ClusterState, live: &LiveVersion, now: Millis) -> Option<Next> {
+fn lacks(state: &ClusterState, live: &LiveVersion, now: Millis) -> Option<EarlyStart> {
     let ClusterState { fleet, retention, .. } = state;
     let (spec, config) = (&live.spec, &live.spec.config);
     let (warm, parked) = (config.min_warm as usize, config.min_parked as usize);
     // Instances are counted only where it matters: most functions set no minimum, and few calls are expected at any
     // moment.
     let next = if warm > 0 && fleet.warm(live) < warm {
-        Next {
-            why: Ahead::Floor,
+        EarlyStart {
+            why: EarlyStartReason::Floor,
             kind: live.natural_start(),
             park: false,
         }
     } else {
         let why = if spec.snapshot.is_some() && parked > 0 && fleet.pooled(live) < parked {
-            Ahead::Floor
+            EarlyStartReason::Floor
         } else if (retention.expects(live, now) || state.is_upcoming(live)) && !fleet.stands_by(live) {
-            Ahead::Forecast
+            EarlyStartReason::Forecast
         } else {
             return None;
         };
-        Next {
+        EarlyStart {
             why,
             kind: StartKind::Restored,
             park: true,
@@ -174,12 +174,12 @@ mod tests {
         let next = lacks(&state, &hello, Millis(0)).unwrap();
         assert_eq!(
             (next.why, next.kind, next.park),
-            (Ahead::Floor, StartKind::Booted, false)
+            (EarlyStartReason::Floor, StartKind::Booted, false)
         );
         let kind = StartKind::Booted;
         state
             .fleet
-            .add_ahead(worker(0), &hello, kind, Ahead::Floor, false, Millis(0));
+            .add_ahead(worker(0), &hello, kind, EarlyStartReason::Floor, false, Millis(0));
         assert!(lacks(&state, &hello, Millis(1)).is_none(), "it is on its way");
         assert!(may_stand_by(&hello));
     }
@@ -199,7 +199,7 @@ mod tests {
         let next = lacks(&state, &hello, Millis(0)).unwrap();
         assert_eq!(
             (next.why, next.kind, next.park),
-            (Ahead::Forecast, StartKind::Restored, true)
+            (EarlyStartReason::Forecast, StartKind::Restored, true)
         );
         state
             .fleet

@@ -33,7 +33,7 @@ use crate::digests;
 use crate::placing::{self, pump};
 use crate::releases;
 use crate::state::{DeployPlace, Scheduler};
-use crate::store::{Anew, NewVersion, Serves};
+use crate::store::{AttemptReset, NewVersion, Rollout};
 
 /// Longest duration of the whole preparation, without two boots.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -94,9 +94,9 @@ pub(crate) fn begin(
             Release::Hold | Release::All => None,
         };
         let part = match (&release, &canary) {
-            (Release::Hold, _) => Serves::Nothing,
-            (_, Some(canary)) => Serves::Share(canary),
-            (_, None) => Serves::All,
+            (Release::Hold, _) => Rollout::Nothing,
+            (_, Some(canary)) => Rollout::Share(canary),
+            (_, None) => Rollout::All,
         };
         let mut stored = Ok(false);
         if let Ok(done) = &outcome {
@@ -174,7 +174,7 @@ async fn prepare(
     version: &NewVersion,
     source_key: &str,
     built: Option<BuiltLayers>,
-) -> (InstanceId, Vec<PhaseTime>, Result<Done, ApiError>) {
+) -> (InstanceId, Vec<PhaseTime>, Result<PreparedVersion, ApiError>) {
     let turn = scheduler.preparing.acquire().await.ok();
     let mut preparation = Preparation::of(scheduler, version, source_key, built, turn);
     let limit = LIMIT + version.info.config.boot_timeout() * 2;
@@ -201,8 +201,8 @@ async fn prepare(
 }
 
 /// The version with the layers and the snapshot of another.
-fn take_over(version: &NewVersion, spec: VersionSpec, snapshot: Option<SnapshotSummary>) -> Done {
-    Done {
+fn take_over(version: &NewVersion, spec: VersionSpec, snapshot: Option<SnapshotSummary>) -> PreparedVersion {
+    PreparedVersion {
         instance: InstanceId::generate(),
         spec: VersionSpec {
             version: version.info.version,
@@ -221,7 +221,7 @@ async fn make_anew(scheduler: &Scheduler, function: &FunctionId, version: Versio
     let (cause, now) = ((RenewalReason::Asked, ENCRYPTED_MEANWHILE), unix_s());
     let wanted = scheduler
         .store
-        .want_renewal((function, version), cause, (now, now), Anew::Always)
+        .want_renewal((function, version), cause, (now, now), AttemptReset::Always)
         .await;
     if let Err(error) = wanted {
         let error = &error as &dyn std::error::Error;
@@ -229,7 +229,7 @@ async fn make_anew(scheduler: &Scheduler, function: &FunctionId, version: Versio
     }
 }
 
-struct Done {
+struct PreparedVersion {
     /// The version's first instance.
     instance: InstanceId,
     spec: VersionSpec,
@@ -241,7 +241,7 @@ struct Done {
     key: Option<SnapshotKey>,
 }
 
-impl Done {
+impl PreparedVersion {
     /// Leaves out a snapshot that was ordered before its namespace was encrypted.
     fn without_clear_snapshot(&mut self, scheduler: &Scheduler) -> bool {
         let is_clear = self.snapshot.is_some() && !scheduler.seals.may_record(&self.spec.function, self.key.as_ref());

@@ -4,11 +4,11 @@
 use rekindle_wire::api::{Alias, AliasTarget, CanaryState, Rollback, TARGETS_MAX, WEIGHT_MAX};
 use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, VersionNumber};
 
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::placing::pump;
 use crate::refusal::{from_store, unknown_function};
 use crate::state::Scheduler;
-use crate::store::NotNamed;
+use crate::store::AliasError;
 
 /// Maximum number of a function's aliases.
 const ALIASES_MAX: usize = 32;
@@ -130,7 +130,7 @@ async fn remove_now(scheduler: &Scheduler, function: &FunctionId, name: &AliasNa
 /// Why a version cannot serve whose secrets are not all there: none of its instances would start. `None` if it can.
 fn lacks_secret(scheduler: &Scheduler, function: &FunctionId, version: VersionNumber) -> Option<ApiError> {
     let known = scheduler.state().catalog.known(function, version);
-    let (Known::Live(live) | Known::Older(live)) = known else {
+    let (ClaimedVersion::Live(live) | ClaimedVersion::Older(live)) = known else {
         return None;
     };
     let error = scheduler.secrets.of(function, &live.spec.config).err()?;
@@ -217,12 +217,12 @@ async fn publish(scheduler: &Scheduler) {
 }
 
 /// The error for what an alias cannot name.
-pub(crate) fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNamed) -> ApiError {
+pub(crate) fn refused(scheduler: &Scheduler, function: &FunctionId, why: &AliasError) -> ApiError {
     let keep = scheduler.config.collecting.keep_versions;
     let error = |code, text: String| ApiError::new(code, text);
     match why {
-        NotNamed::NoFunction => unknown_function(function),
-        NotNamed::NoVersion {
+        AliasError::NoFunction => unknown_function(function),
+        AliasError::NoVersion {
             version,
             was_there: true,
         } => error(
@@ -233,22 +233,22 @@ pub(crate) fn refused(scheduler: &Scheduler, function: &FunctionId, why: &NotNam
                  {function}`"
             ),
         ),
-        NotNamed::NoVersion { version, .. } => error(
+        AliasError::NoVersion { version, .. } => error(
             ErrorCode::NotFound,
             format!("{function} has no version {version}: `fn versions {function}` lists them"),
         ),
-        NotNamed::CannotServe { version, state } => error(
+        AliasError::CannotServe { version, state } => error(
             ErrorCode::Conflict,
             format!(
                 "version {version} of {function} cannot serve, it is {state}: `fn versions {function}` lists others"
             ),
         ),
-        NotNamed::Serves(version) => error(
+        AliasError::Serves(version) => error(
             ErrorCode::Conflict,
             format!("version {version} of {function} is live already: `fn versions {function}` lists others"),
         ),
-        NotNamed::Refused(why) => why.clone(),
-        NotNamed::NothingBefore => error(
+        AliasError::Refused(why) => why.clone(),
+        AliasError::NothingBefore => error(
             ErrorCode::NotFound,
             format!(
                 "no version of {function} that is kept served before: `fn versions {function}` lists what is there"

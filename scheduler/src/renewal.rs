@@ -29,12 +29,12 @@ use tracing::Instrument as _;
 use crate::catalog::{LiveVersion, NO_VERSION};
 use crate::clock::Millis;
 use crate::fleet::Stage;
-use crate::placement::{Ask, Decision, place};
+use crate::placement::{Decision, SlotRequest, place};
 use crate::placing;
 use crate::prepare::{PrepareEvents, keep_runtime_snapshot, runtime_snapshot, until_gone};
 use crate::refusal::{from_store, unknown_function};
 use crate::state::Scheduler;
-use crate::store::{ATTEMPTS_MAX, Anew, DueRenewal, StoreError};
+use crate::store::{ATTEMPTS_MAX, AttemptReset, DueRenewal, StoreError};
 
 /// How often the queue is checked for a renewal that is due.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -95,7 +95,7 @@ pub(crate) async fn ask(scheduler: &Scheduler, function: &FunctionId) -> Result<
     let cause = (RenewalReason::Asked, "somebody asked for it");
     let store = &scheduler.store;
     let wanted = store
-        .want_renewal((function, version), cause, (now, now), Anew::Always)
+        .want_renewal((function, version), cause, (now, now), AttemptReset::Always)
         .await;
     wanted.map_err(from_store)?;
     scheduler.renewals.wake.notify_one();
@@ -177,7 +177,12 @@ async fn compare(scheduler: &Scheduler, makes: &MadeWith) -> Result<(), StoreErr
         let made = made.map_or_else(|| "with what it does not say".to_owned(), |made| format!("in {made}"));
         let why = format!("it was made {made}, and workers make {makes}");
         let store = &scheduler.store;
-        let noted = store.want_renewal((&function, version), (reason, &why), (now, now), Anew::ForAnotherCause);
+        let noted = store.want_renewal(
+            (&function, version),
+            (reason, &why),
+            (now, now),
+            AttemptReset::ForAnotherCause,
+        );
         outdated += usize::from(noted.await?);
     }
     if outdated > 0 {
@@ -201,7 +206,7 @@ async fn renew(scheduler: &Scheduler, due: &DueRenewal) -> Result<(), StoreError
     // Namespaces are encrypted under the same lock.
     let order = scheduler.releasing.lock().await;
     let failure = match outcome.map_err(too_long).and_then(|done| done) {
-        Ok(Made { spec, snapshot, key }) if scheduler.seals.may_record(function, key.as_ref()) => {
+        Ok(RenewedSnapshot { spec, snapshot, key }) if scheduler.seals.may_record(function, key.as_ref()) => {
             return exchange(scheduler, due, &spec, &snapshot, began.elapsed()).await;
         }
         Ok(_) => Failure::of("encrypted", "its namespace was encrypted while it was made"),
@@ -269,7 +274,7 @@ async fn exchange(
 }
 
 /// What a worker made.
-struct Made {
+struct RenewedSnapshot {
     spec: VersionSpec,
     snapshot: SnapshotSummary,
     /// The key that the worker was given.
@@ -277,10 +282,10 @@ struct Made {
 }
 
 /// Makes a worker boot the version, warm it up and checkpoint it.
-async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<Made, Failure> {
+async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<RenewedSnapshot, Failure> {
     let instance = InstanceId::generate();
     let address = find_room(scheduler, spec, &instance)?;
-    let ended = Ended {
+    let ended = DiscardOnDrop {
         scheduler,
         instance: &instance,
     };
@@ -301,12 +306,12 @@ async fn attempt(scheduler: &Scheduler, spec: &VersionSpec) -> Result<Made, Fail
 }
 
 /// Discards the instance, however an attempt ends.
-struct Ended<'a> {
+struct DiscardOnDrop<'a> {
     scheduler: &'a Scheduler,
     instance: &'a InstanceId,
 }
 
-impl Drop for Ended<'_> {
+impl Drop for DiscardOnDrop<'_> {
     fn drop(&mut self) {
         placing::kill(self.scheduler, self.instance.clone());
     }
@@ -320,7 +325,7 @@ fn find_room(scheduler: &Scheduler, spec: &VersionSpec, instance: &InstanceId) -
         ..spec.clone()
     };
     let live = LiveVersion { spec: apart.into() };
-    let ask = Ask {
+    let ask = SlotRequest {
         gateway: GatewayId::generate(),
         version: None,
         held: Vec::new(),
@@ -357,7 +362,7 @@ async fn follow(
     address: &str,
     spec: &VersionSpec,
     instance: &InstanceId,
-) -> Result<Made, Failure> {
+) -> Result<RenewedSnapshot, Failure> {
     let secrets = scheduler.secrets.of(&spec.function, &spec.config);
     let key = scheduler.seals.of(&spec.function);
     let order = PrepareRequest {
@@ -398,7 +403,7 @@ async fn follow(
                     keep_runtime_snapshot(scheduler, &spec.function, spec.config.base, &named).await;
                 }
                 let (spec, key) = (made, order.snapshot_key);
-                return Ok(Made { spec, snapshot, key });
+                return Ok(RenewedSnapshot { spec, snapshot, key });
             }
             PrepareEvent::Done {
                 snapshot_error,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use rekindle_retention::{Figures, History, Noted, Settings};
+use rekindle_retention::{Figures, History, Settings, StoredHistogram};
 use rekindle_wire::stats::{StartStats, Traffic};
 use rekindle_wire::{FunctionId, VersionNumber};
 
@@ -15,7 +15,7 @@ use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 use crate::fleet::Fleet;
 use crate::fleet::retire::Floor;
-use crate::traffic::Traffics;
+use crate::traffic::TrafficCounts;
 
 /// Shortest and longest interval between two looks at all instances.
 const LOOK_LEAST: Millis = Millis(100);
@@ -53,7 +53,7 @@ impl Retention {
     }
 
     /// Loads what was stored; histories with other bins are ignored.
-    pub(crate) fn read(&mut self, histories: Vec<(FunctionId, Noted)>) {
+    pub(crate) fn read(&mut self, histories: Vec<(FunctionId, StoredHistogram)>) {
         for (name, noted) in histories {
             if let Some(history) = History::learned(&noted, self.settings) {
                 let figures = Figures::default();
@@ -63,7 +63,7 @@ impl Retention {
     }
 
     /// Takes what was learned since the last call, of at most `most` functions.
-    pub(crate) fn take_learned(&mut self, most: usize) -> Vec<(FunctionId, Noted)> {
+    pub(crate) fn take_learned(&mut self, most: usize) -> Vec<(FunctionId, StoredHistogram)> {
         let mut learned = Vec::new();
         while learned.len() < most
             && let Some(name) = self.learned.pop_first()
@@ -76,7 +76,7 @@ impl Retention {
     }
 
     /// Returns what could not be stored; it is taken again.
-    pub(crate) fn not_noted(&mut self, learned: Vec<(FunctionId, Noted)>) {
+    pub(crate) fn not_noted(&mut self, learned: Vec<(FunctionId, StoredHistogram)>) {
         self.learned.extend(learned.into_iter().map(|(name, _)| name));
     }
 
@@ -86,7 +86,7 @@ impl Retention {
     }
 
     /// Records what the fleet has seen since the last look, and gives instances the times of their function's plan.
-    pub(crate) fn look(&mut self, fleet: &mut Fleet, catalog: &Catalog, traffic: &Traffics, now: Millis) {
+    pub(crate) fn look(&mut self, fleet: &mut Fleet, catalog: &Catalog, traffic: &TrafficCounts, now: Millis) {
         if self.looked_at.is_some_and(|at| now.since(at) < self.pause()) {
             return;
         }
@@ -229,8 +229,8 @@ mod tests {
 
     use super::*;
     use crate::fixture::{fleet, live, parsed, ready, spec, worker};
-    use crate::fleet::keeping::Ahead;
-    use crate::fleet::retire::Decided;
+    use crate::fleet::keeping::EarlyStartReason;
+    use crate::fleet::retire::InstanceDecision;
 
     const HOUR: u64 = 3_600_000;
 
@@ -266,7 +266,7 @@ mod tests {
 
     impl World {
         fn look(&mut self, now: u64) {
-            let (fleet, traffic) = (&mut self.fleet, Traffics::default());
+            let (fleet, traffic) = (&mut self.fleet, TrafficCounts::default());
             self.retention.look(fleet, &self.catalog, &traffic, Millis(now));
         }
 
@@ -330,18 +330,18 @@ mod tests {
         let mut world = world(true);
         world.hourly(6);
         let now = Millis(6 * HOUR - 120_000);
-        let (kind, why) = (StartKind::Restored, Ahead::Forecast);
+        let (kind, why) = (StartKind::Restored, EarlyStartReason::Forecast);
         let id = world.fleet.add_ahead(worker(0), &world.live, kind, why, true, now);
         world.look(now.0 + 1_000);
         assert!(world.expects(6 * HOUR), "the start itself was not taken for the call");
         let gateway = "g-1".parse().unwrap();
         world.fleet.grant(&id, &gateway, &world.live, Millis(6 * HOUR));
-        assert_eq!(world.fleet.take_decided(), [Decided::PrewarmUsed]);
+        assert_eq!(world.fleet.take_decided(), [InstanceDecision::PrewarmUsed]);
         world.look(6 * HOUR + 1_000);
         assert!(!world.expects(6 * HOUR + 60_000), "it was called");
         let second = world.fleet.add_ahead(worker(0), &world.live, kind, why, true, now);
         world.fleet.forget(&second, now);
-        assert_eq!(world.fleet.take_decided(), [Decided::PrewarmUnused]);
+        assert_eq!(world.fleet.take_decided(), [InstanceDecision::PrewarmUnused]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SecretName, SecretValue};
 
 use self::vault::unknown;
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;
@@ -131,7 +131,7 @@ pub(crate) fn follow(scheduler: &Scheduler, beat: &Heartbeat) {
             continue;
         };
         let known = scheduler.state().catalog.known(&info.function, info.version);
-        let (Known::Live(version) | Known::Older(version)) = known else {
+        let (ClaimedVersion::Live(version) | ClaimedVersion::Older(version)) = known else {
             continue;
         };
         let config = &version.spec.config;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rekindle_envelope::KeyId;
-use rekindle_identity::{Issuing, Listener};
+use rekindle_identity::{CertificateIssuer, Listener};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::leadership::Leadership;
 use crate::quotas::Quotas;
 use crate::schedules::known::Schedules;
-use crate::seals::vault::Seals;
+use crate::seals::vault::NamespaceKeys;
 use crate::secrets::vault::Secrets;
 use crate::standby_gate::{self, StandbyGate};
 use crate::state::{Scheduler, SchedulerState};
@@ -179,7 +179,7 @@ async fn run(config: Config, listener: TcpListener, shutdown: BoxFuture<'static,
 
 /// Keeps a standby's list of revoked members current from the database, since a standby lets hosts join too. Runs until
 /// dropped.
-async fn hear_revoked(issuing: Option<Arc<Issuing>>, store: Store) {
+async fn hear_revoked(issuing: Option<Arc<CertificateIssuer>>, store: Store) {
     let Some(issuing) = issuing.filter(|_| store.is_shared()) else {
         return;
     };
@@ -228,7 +228,7 @@ async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError
 }
 
 /// Waits for requests in flight, and writes the last counts.
-async fn finish(serving: impl Future<Output = ()>, led: Option<&Led>) {
+async fn finish(serving: impl Future<Output = ()>, led: Option<&LeadingScheduler>) {
     // Whatever is not done by then is cut off.
     let _ = tokio::time::timeout(SHUTDOWN_LIMIT, serving).await;
     if let Some(led) = led {
@@ -241,13 +241,13 @@ fn unusable(error: StoreError) -> ServeError {
 }
 
 /// A scheduler that leads.
-struct Led {
+struct LeadingScheduler {
     scheduler: Scheduler,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// Reads the stored state and starts to accept requests.
-async fn begin(config: Config, store: Store, front: &StandbyGate) -> Result<Led, ServeError> {
+async fn begin(config: Config, store: Store, front: &StandbyGate) -> Result<LeadingScheduler, ServeError> {
     let unfinished = store.fail_unfinished().await.map_err(unusable)?;
     if unfinished > 0 {
         tracing::warn!(
@@ -267,7 +267,9 @@ async fn begin(config: Config, store: Store, front: &StandbyGate) -> Result<Led,
     let secrets = Secrets::read(&store, config.master_key.clone())
         .await
         .map_err(unusable)?;
-    let seals = Seals::read(&store, config.master_key.clone()).await.map_err(unusable)?;
+    let seals = NamespaceKeys::read(&store, config.master_key.clone())
+        .await
+        .map_err(unusable)?;
     let rules = store.access_rules().await.map_err(unusable)?;
     let keys = Keys::new(store.keys().await.map_err(unusable)?, rules);
     let known = Schedules::read(&store).await.map_err(unusable)?;
@@ -304,10 +306,10 @@ async fn begin(config: Config, store: Store, front: &StandbyGate) -> Result<Led,
         tokio::spawn(metering::run(scheduler.clone())),
     ];
     front.lead(api::router(scheduler.clone()));
-    Ok(Led { scheduler, tasks })
+    Ok(LeadingScheduler { scheduler, tasks })
 }
 
-impl Led {
+impl LeadingScheduler {
     async fn end(self) {
         for task in self.tasks {
             task.abort();

@@ -17,7 +17,7 @@ use crate::clock::Millis;
 use crate::cluster::ClusterState;
 use crate::collection::collector::Collector;
 use crate::config::Config;
-use crate::followed::Followed;
+use crate::followed::RevisionTracker;
 use crate::metering::today::Metering;
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
@@ -25,11 +25,11 @@ use crate::quotas::{Build, Builds};
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
 use crate::schedules::known::Schedules;
-use crate::seals::vault::Seals;
+use crate::seals::vault::NamespaceKeys;
 use crate::secrets::vault::Secrets;
 use crate::sources::known::Sources;
 use crate::store::Store;
-use crate::upload::places::Places;
+use crate::upload::places::UploadPermits;
 use crate::worker::WorkerClient;
 
 /// Number of versions prepared at once; the rest wait their turn.
@@ -63,12 +63,12 @@ pub(crate) struct SchedulerState {
     /// Held while an alias is changed in the database and then in memory, so that both see the same order.
     pub(crate) releasing: tokio::sync::Mutex<()>,
     /// What gateways know of aliases.
-    pub(crate) routes: Followed,
+    pub(crate) routes: RevisionTracker,
     pub(crate) keys: Keys,
     /// How much may be written into the audit log.
     pub(crate) audit: Budget,
     pub(crate) secrets: Secrets,
-    pub(crate) seals: Seals,
+    pub(crate) seals: NamespaceKeys,
     pub(crate) schedules: Schedules,
     /// What readers say of sources.
     pub(crate) sources_read: Sources,
@@ -79,7 +79,7 @@ pub(crate) struct SchedulerState {
     /// What is used today.
     pub(crate) metering: Metering,
     /// Deploys whose folder is still being uploaded, by namespace.
-    pub(crate) uploads: Places,
+    pub(crate) uploads: UploadPermits,
     /// Held for reading while an uploaded folder has no version yet, and for writing while one is removed.
     pub(crate) sources: RwLock<()>,
     /// Tasks that outlive the request that started them. A shutdown waits for them briefly.
@@ -89,7 +89,7 @@ pub(crate) struct SchedulerState {
 }
 
 /// The object store with what these keys open.
-fn opened(objects: Arc<dyn ObjectStore>, seals: &Seals) -> Arc<dyn ObjectStore> {
+fn opened(objects: Arc<dyn ObjectStore>, seals: &NamespaceKeys) -> Arc<dyn ObjectStore> {
     objects.opening(&seals.ring).unwrap_or(objects)
 }
 
@@ -98,7 +98,7 @@ impl SchedulerState {
         config: Config,
         store: Store,
         catalog: Catalog,
-        (secrets, seals, keys, schedules): (Secrets, Seals, Keys, Schedules),
+        (secrets, seals, keys, schedules): (Secrets, NamespaceKeys, Keys, Schedules),
     ) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
@@ -119,7 +119,7 @@ impl SchedulerState {
             calls: Calls::default(),
             noting: tokio::sync::Mutex::default(),
             releasing: tokio::sync::Mutex::default(),
-            routes: Followed::default(),
+            routes: RevisionTracker::default(),
             keys,
             audit: Budget::default(),
             secrets,
@@ -130,7 +130,7 @@ impl SchedulerState {
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             builds: Builds::default(),
             metering: Metering::default(),
-            uploads: Places::default(),
+            uploads: UploadPermits::default(),
             sources: RwLock::new(()),
             tasks: TaskTracker::new(),
             state: Mutex::new(ClusterState {

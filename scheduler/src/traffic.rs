@@ -22,7 +22,7 @@ const SILENCE: Millis = Millis(15_000);
 
 /// The counts.
 #[derive(Debug, Default)]
-pub(crate) struct Traffics {
+pub(crate) struct TrafficCounts {
     gateways: HashMap<GatewayId, GatewayCounts>,
     earlier: BTreeMap<FunctionId, Traffic>,
     /// Counts not stored yet. Added-up counts come first: they stand for gateways whose own counts are removed.
@@ -46,7 +46,7 @@ struct GatewayCounts {
     gone: BTreeSet<FunctionId>,
 }
 
-impl Traffics {
+impl TrafficCounts {
     /// Applies a report. `exists` tells whether a function exists.
     pub(crate) fn take(
         &mut self,
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn workers_learn_where_the_gateways_that_live_take_calls() {
-        let mut all = Traffics::default();
+        let mut all = TrafficCounts::default();
         let (one, other) = (GatewayId::generate(), GatewayId::generate());
         let at = |gateway: &GatewayId, address: &str| TrafficReport {
             functions_at: Some(address.to_owned()),
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_report_told_twice_counts_once_and_gateways_add_up() {
-        let (mut all, hello) = (Traffics::default(), "hello".parse().unwrap());
+        let (mut all, hello) = (TrafficCounts::default(), "hello".parse().unwrap());
         let (one, two) = (GatewayId::generate(), GatewayId::generate());
         assert!(!all.take(report(&one, "hello", 3), Millis(0), |_| true).known);
         assert!(all.take(report(&one, "hello", 5), Millis(1), |_| true).known);
@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn what_was_written_down_is_told_once_by_gateways_that_are_still_there() {
-        let (mut all, hello): (_, FunctionId) = (Traffics::default(), "hello".parse().unwrap());
+        let (mut all, hello): (_, FunctionId) = (TrafficCounts::default(), "hello".parse().unwrap());
         let gateways: Vec<_> = (0..GATEWAYS_MAX + 2).map(|_| GatewayId::generate()).collect();
         let mut written = BTreeMap::new();
-        let mut write = |all: &mut Traffics, most| {
+        let mut write = |all: &mut TrafficCounts, most| {
             let (counts, folded) = all.take_changed(most);
             let len = counts.len();
             for gateway in folded {
@@ -276,14 +276,14 @@ mod tests {
         let (len, written) = write(&mut all, 10);
         assert_eq!((len, written.len()), (1, GATEWAYS_MAX + 1));
 
-        let mut again = Traffics::default();
+        let mut again = TrafficCounts::default();
         again.read(
             written
                 .into_iter()
                 .map(|((gateway, name), traffic)| (gateway, name, traffic))
                 .collect(),
         );
-        let invocations = |all: &Traffics| all.of(&hello)["warm"].answered;
+        let invocations = |all: &TrafficCounts| all.of(&hello)["warm"].answered;
         assert_eq!(invocations(&again), GATEWAYS_MAX as u64 + 1 + 5);
         assert_eq!(again.gateways(Millis(0)), 0);
         assert!(
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_ended_gateways_told_stays_and_what_is_told_of_deleted_functions_does_not() {
-        let (mut all, hello) = (Traffics::default(), "hello".parse().unwrap());
+        let (mut all, hello) = (TrafficCounts::default(), "hello".parse().unwrap());
         for at in 0..GATEWAYS_MAX as u64 + 10 {
             all.take(report(&GatewayId::generate(), "hello", 1), Millis(at), |_| true);
         }

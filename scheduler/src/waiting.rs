@@ -14,7 +14,7 @@ use rekindle_wire::{ApiError, FunctionId, VersionNumber};
 use tokio::sync::oneshot;
 
 use crate::catalog::{Catalog, LiveVersion};
-use crate::placement::Ask;
+use crate::placement::SlotRequest;
 
 /// Maximum number of waiting asks for each version.
 pub(crate) const PER_VERSION: usize = 256;
@@ -24,13 +24,13 @@ pub(crate) type PlacementResult = Result<Placement, ApiError>;
 
 /// What asks of one queue are for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Wanted {
+pub(crate) struct QueueKey {
     pub(crate) function: FunctionId,
     /// The version, unless it is the live one.
     pub(crate) version: Option<VersionNumber>,
 }
 
-impl Wanted {
+impl QueueKey {
     /// What asks for a version are queued as: its number, and nothing where it is the live one.
     pub(crate) fn names_of(catalog: &Catalog, live: &LiveVersion) -> Vec<Self> {
         let (function, version) = version_of(live);
@@ -49,26 +49,26 @@ impl Wanted {
 /// One waiting ask. It is abandoned when its receiver is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    pub(crate) ask: Ask,
+    pub(crate) ask: SlotRequest,
     pub(crate) answer: oneshot::Sender<PlacementResult>,
 }
 
 /// All waiting asks.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    queues: HashMap<Wanted, WaitingAsks>,
+    queues: HashMap<QueueKey, WaiterQueue>,
     /// Number of times that room was given.
     turn: u64,
 }
 
 #[derive(Debug, Default)]
-struct WaitingAsks {
+struct WaiterQueue {
     asks: VecDeque<Waiter>,
     /// Value of `turn` when they were last given room.
     served: u64,
 }
 
-impl WaitingAsks {
+impl WaiterQueue {
     fn open(&self) -> impl Iterator<Item = &Waiter> {
         self.asks.iter().filter(|w| !w.answer.is_closed())
     }
@@ -76,7 +76,7 @@ impl WaitingAsks {
 
 impl Queue {
     /// Queues an ask, or returns it if its queue is full.
-    pub(crate) fn push(&mut self, wanted: &Wanted, waiter: Waiter) -> Result<(), Waiter> {
+    pub(crate) fn push(&mut self, wanted: &QueueKey, waiter: Waiter) -> Result<(), Waiter> {
         let queue = &mut self.queues.entry(wanted.clone()).or_default().asks;
         queue.retain(|w| !w.answer.is_closed());
         if queue.len() >= PER_VERSION {
@@ -98,12 +98,12 @@ impl Queue {
     }
 
     /// Number of asks that wait in one queue.
-    pub(crate) fn waiting_as(&self, wanted: &Wanted) -> usize {
+    pub(crate) fn waiting_as(&self, wanted: &QueueKey) -> usize {
         self.queues.get(wanted).map_or(0, |waiting| waiting.open().count())
     }
 
     /// What asks wait for.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &Wanted> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &QueueKey> {
         self.queues.keys()
     }
 
@@ -111,7 +111,7 @@ impl Queue {
     /// much memory each has, and is called only if there are several.
     pub(crate) fn turns<'a>(
         &mut self,
-        only: Option<&[Wanted]>,
+        only: Option<&[QueueKey]>,
         held: impl Fn() -> HashMap<&'a FunctionId, u64>,
     ) -> FairOrder {
         self.queues.retain(|_, waiting| {
@@ -119,7 +119,7 @@ impl Queue {
             !waiting.asks.is_empty()
         });
         let mut turns = FairOrder::default();
-        let named = |wanted: &Wanted| only.is_none_or(|only| only.contains(wanted));
+        let named = |wanted: &QueueKey| only.is_none_or(|only| only.contains(wanted));
         let all: Vec<_> = self.queues.iter().filter(|(wanted, _)| named(wanted)).collect();
         // A single function has no competitor.
         let held = if all.len() > 1 { held() } else { HashMap::new() };
@@ -131,23 +131,23 @@ impl Queue {
     }
 
     /// Whether an ask already waits for the version: a new one must not overtake it.
-    pub(crate) fn is_waited_for(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn is_waited_for(&self, wanted: &QueueKey) -> bool {
         self.queues.get(wanted).is_some_and(|w| w.open().next().is_some())
     }
 
     /// Takes the ask that has waited longest.
-    pub(crate) fn pop(&mut self, wanted: &Wanted) -> Option<Waiter> {
+    pub(crate) fn pop(&mut self, wanted: &QueueKey) -> Option<Waiter> {
         self.queues.get_mut(wanted)?.asks.pop_front()
     }
 
     /// Returns an ask that could not be served to its place.
-    pub(crate) fn put_back(&mut self, wanted: &Wanted, waiter: Waiter) {
+    pub(crate) fn put_back(&mut self, wanted: &QueueKey, waiter: Waiter) {
         let waiting = self.queues.entry(wanted.clone()).or_default();
         waiting.asks.push_front(waiter);
     }
 
     /// Returns asks that were set aside to their places, before those that were put back meanwhile.
-    pub(crate) fn put_all_back(&mut self, aside: SetAside) {
+    pub(crate) fn put_all_back(&mut self, aside: DeferredWaiters) {
         for (wanted, mut asks) in aside.asks {
             let waiting = self.queues.entry(wanted).or_default();
             asks.append(&mut waiting.asks);
@@ -156,7 +156,7 @@ impl Queue {
     }
 
     /// Records that the function was given room. Returns its new place among equals.
-    pub(crate) fn was_given_room(&mut self, wanted: &Wanted) -> u64 {
+    pub(crate) fn was_given_room(&mut self, wanted: &QueueKey) -> u64 {
         self.turn += 1;
         if let Some(waiting) = self.queues.get_mut(wanted) {
             waiting.served = self.turn;
@@ -167,15 +167,15 @@ impl Queue {
 
 /// Asks that wait for instances which are on their way, taken out of their queues while those behind them are served.
 #[derive(Debug, Default)]
-pub(crate) struct SetAside {
-    asks: HashMap<Wanted, VecDeque<Waiter>>,
+pub(crate) struct DeferredWaiters {
+    asks: HashMap<QueueKey, VecDeque<Waiter>>,
     /// Number of them for each version, whatever it was asked for as.
     counts: HashMap<(FunctionId, VersionNumber), usize>,
 }
 
-impl SetAside {
+impl DeferredWaiters {
     /// Sets an ask for a version aside, behind those for the same.
-    pub(crate) fn push(&mut self, wanted: &Wanted, live: &LiveVersion, waiter: Waiter) {
+    pub(crate) fn push(&mut self, wanted: &QueueKey, live: &LiveVersion, waiter: Waiter) {
         self.asks.entry(wanted.clone()).or_default().push_back(waiter);
         *self.counts.entry(version_of(live)).or_default() += 1;
     }
@@ -193,18 +193,18 @@ fn version_of(live: &LiveVersion) -> (FunctionId, VersionNumber) {
 /// The order in which functions take turns.
 #[derive(Debug, Default)]
 pub(crate) struct FairOrder {
-    next: BinaryHeap<Reverse<(u64, u64, Wanted)>>,
+    next: BinaryHeap<Reverse<(u64, u64, QueueKey)>>,
 }
 
 impl FairOrder {
     /// Adds a function that holds `held` bytes and was last given room at `served`.
-    pub(crate) fn push(&mut self, wanted: Wanted, held: u64, served: u64) {
+    pub(crate) fn push(&mut self, wanted: QueueKey, held: u64, served: u64) {
         self.next.push(Reverse((held, served, wanted)));
     }
 
     /// Removes and returns the function whose turn it is, with `held` and `served`. It takes part again once it is
     /// pushed.
-    pub(crate) fn pop(&mut self) -> Option<(Wanted, u64, u64)> {
+    pub(crate) fn pop(&mut self) -> Option<(QueueKey, u64, u64)> {
         self.next
             .pop()
             .map(|Reverse((held, served, wanted))| (wanted, held, served))
@@ -217,8 +217,8 @@ mod tests {
 
     use super::*;
 
-    fn name(n: usize) -> Wanted {
-        Wanted {
+    fn name(n: usize) -> QueueKey {
+        QueueKey {
             function: format!("f-{n}").parse().unwrap(),
             version: None,
         }
@@ -246,7 +246,7 @@ mod tests {
 
     fn waiter() -> (Waiter, oneshot::Receiver<PlacementResult>) {
         let (answer, told) = oneshot::channel();
-        let ask = Ask {
+        let ask = SlotRequest {
             gateway: rekindle_wire::ids::GatewayId::generate(),
             version: None,
             held: Vec::new(),
@@ -278,7 +278,7 @@ mod tests {
         assert!(queue.push(&busy, one).is_ok());
         assert_eq!(queue.waiting_for(&busy.function), PER_VERSION);
         // Another version has a queue of its own.
-        let older = Wanted {
+        let older = QueueKey {
             version: Some(VersionNumber(1)),
             ..busy.clone()
         };
@@ -291,11 +291,11 @@ mod tests {
     fn asks_for_one_version_count_together_whatever_they_call_it() {
         let hello = crate::fixture::live(crate::fixture::spec("hello", 3, 10, 1, 5));
         let other = crate::fixture::live(crate::fixture::spec("hello", 4, 10, 1, 5));
-        let by = |version| Wanted {
+        let by = |version| QueueKey {
             function: hello.spec.function.clone(),
             version,
         };
-        let mut aside = SetAside::default();
+        let mut aside = DeferredWaiters::default();
         aside.push(&by(None), &hello, waiter().0);
         aside.push(&by(Some(VersionNumber(3))), &hello, waiter().0);
         aside.push(&by(Some(VersionNumber(4))), &other, waiter().0);

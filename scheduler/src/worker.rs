@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, StatusCode};
-use rekindle_identity::{CallError, Issuing, Role, TlsError, Transport};
+use rekindle_identity::{CallError, CertificateIssuer, Role, TlsError, Transport};
 use rekindle_relay::InProcessRoles;
 use rekindle_wire::api::InstanceObjects;
 use rekindle_wire::headers::CLUSTER_TOKEN;
@@ -82,7 +82,11 @@ pub(crate) struct WorkerClient {
 
 impl WorkerClient {
     /// `token` must be usable as a header value; [`crate::serve`] checks it.
-    pub(crate) fn new(token: &str, issuing: Option<&Issuing>, in_process: InProcessRoles) -> Result<Self, TlsError> {
+    pub(crate) fn new(
+        token: &str,
+        issuing: Option<&CertificateIssuer>,
+        in_process: InProcessRoles,
+    ) -> Result<Self, TlsError> {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_LIMIT)
             .tcp_nodelay(true)

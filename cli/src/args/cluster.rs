@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use rekindle_identity::Role;
 use rekindle_wire::function_config::parse_duration;
 
-use super::{Listing, Places};
+use super::{Listing, PlatformDirs};
 
 /// `fn cluster`.
 #[derive(Debug, Clone, Args)]
@@ -22,7 +22,7 @@ pub(crate) enum ClusterCommand {
     /// each other.
     Init {
         #[command(flatten)]
-        places: Places,
+        places: PlatformDirs,
     },
     /// Print a token with which a host joins.
     Token(JoinTokenArgs),
@@ -57,7 +57,7 @@ Examples:
   fn cluster token --uses 20 --life 10m     for a group of hosts that start together")]
 pub(crate) struct JoinTokenArgs {
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     /// The role of the host that joins.
     #[arg(long, value_enum, default_value = "worker")]
     pub(crate) role: JoiningRole,

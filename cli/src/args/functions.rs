@@ -10,7 +10,7 @@ use rekindle_wire::api::{CanarySteps, STEP_MAX_S};
 use rekindle_wire::function_config::{Base, Runtime, parse_duration};
 use rekindle_wire::internal::BUILD_TOOLS;
 
-use super::{FunctionArg, Listing, Places, S3Args, VersionArg};
+use super::{FunctionArg, Listing, PlatformDirs, S3Args, VersionArg};
 
 /// What `fn init` makes a function for: a runtime, and a version of it if one is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -305,7 +305,7 @@ pub(crate) enum RuntimesCommand {
     /// Import the archives in `<cache>/runtimes/` into the store.
     Import {
         #[command(flatten)]
-        places: Places,
+        places: PlatformDirs,
         #[command(flatten)]
         s3: S3Args,
     },
@@ -315,7 +315,7 @@ pub(crate) enum RuntimesCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RuntimesListArgs {
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     #[command(flatten)]
     pub(crate) listing: Listing,
 }
@@ -338,7 +338,7 @@ pub(crate) struct RuntimesAddArgs {
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     #[command(flatten)]
     pub(crate) s3: S3Args,
 }

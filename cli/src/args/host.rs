@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use rekindle_wire::InstanceId;
 
-use super::{FunctionArg, Listing, Places};
+use super::{FunctionArg, Listing, PlatformDirs};
 
 /// `fn config`.
 #[derive(Debug, Clone, Args)]
@@ -35,7 +35,7 @@ pub(crate) struct BackupArgs {
     /// The file, which must not exist yet.
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
 }
 
 /// `fn restore-backup`.
@@ -48,7 +48,7 @@ pub(crate) struct RestoreBackupArgs {
     #[arg(long)]
     pub(crate) overwrite: bool,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
 }
 
 /// `fn doctor`.
@@ -61,7 +61,7 @@ Examples:
   fn doctor --function hello       what keeps a running function from its snapshot, or is lost in copies")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     /// The CRIU binary to test.
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,

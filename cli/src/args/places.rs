@@ -6,7 +6,7 @@ use clap::Args;
 
 /// The directories of a platform on this machine.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Places {
+pub(crate) struct PlatformDirs {
     /// Data that must be kept: functions, snapshots, metadata, keys, logs.
     #[arg(long, value_name = "DIR", env = "FN_DATA", default_value = "/var/lib/rekindle")]
     pub(crate) data: PathBuf,

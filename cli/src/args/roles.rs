@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use rekindle_identity::Token;
 
 use super::{
-    BuildArgs, CallerArgs, CodecArgs, DefaultQuotaArgs, EgressArgs, HttpsArgs, OfferArgs, Places, RetentionArgs,
+    BuildArgs, CallerArgs, CodecArgs, DefaultQuotaArgs, EgressArgs, HttpsArgs, OfferArgs, PlatformDirs, RetentionArgs,
     RoomArgs, S3Args,
 };
 
@@ -105,7 +105,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     #[command(flatten)]
     pub(crate) s3: S3Args,
     #[command(flatten)]
@@ -176,7 +176,7 @@ pub(crate) struct TokenArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DownArgs {
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     /// How long the platform may take to stop before it is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) wait: u64,
@@ -270,7 +270,7 @@ pub(crate) struct SchedulerArgs {
     )]
     pub(crate) token_file: PathBuf,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     #[command(flatten)]
     pub(crate) s3: S3Args,
     #[command(flatten)]
@@ -307,7 +307,7 @@ pub(crate) struct WorkerArgs {
     #[command(flatten)]
     pub(crate) member: MemberArgs,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     #[command(flatten)]
     pub(crate) s3: S3Args,
     /// The CRIU binary to use.

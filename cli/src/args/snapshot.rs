@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use rekindle_wire::SnapshotId;
 
-use super::{FunctionArg, Listing, Places, S3Args};
+use super::{FunctionArg, Listing, PlatformDirs, S3Args};
 
 /// `fn snapshot`.
 #[derive(Debug, Clone, Args)]
@@ -172,7 +172,7 @@ fn block(text: &str) -> Result<u64, String> {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreArgs {
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) places: PlatformDirs,
     #[command(flatten)]
     pub(crate) s3: S3Args,
 }

@@ -32,7 +32,7 @@ pub(crate) struct Login {
     expires_unix_s: i64,
 }
 
-type All = BTreeMap<String, Login>;
+type LoginsByGateway = BTreeMap<String, Login>;
 
 /// The file of a user's logins.
 #[derive(Debug, Clone)]
@@ -45,11 +45,13 @@ impl Logins {
         Some(Self(PathBuf::from(home).join(".config/rekindle/logins.json")))
     }
 
-    fn read(&self) -> Result<All> {
+    fn read(&self) -> Result<LoginsByGateway> {
         match fs::read(&self.0) {
             Ok(text) => serde_json::from_slice(&text)
                 .with_context(|| format!("{}: cannot be read: remove it, and sign in again", self.0.display())),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Ok(All::new()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+                Ok(LoginsByGateway::new())
+            }
             Err(e) => Err(e).with_context(|| format!("{}: cannot be read", self.0.display())),
         }
     }
@@ -60,7 +62,7 @@ impl Logins {
     }
 
     /// Changes them, while no other `fn` does.
-    fn change<T>(&self, _held: &Held, change: impl FnOnce(&mut All) -> T) -> Result<T> {
+    fn change<T>(&self, _held: &LoginsLock, change: impl FnOnce(&mut LoginsByGateway) -> T) -> Result<T> {
         let mut all = self.read()?;
         let changed = change(&mut all);
         let new = self.0.with_extension(format!("new-{}", std::process::id()));
@@ -77,7 +79,7 @@ impl Logins {
         Ok(changed)
     }
 
-    async fn hold(&self) -> Result<Held> {
+    async fn hold(&self) -> Result<LoginsLock> {
         let directory = self.0.parent().unwrap_or(Path::new("."));
         fs::DirBuilder::new()
             .recursive(true)
@@ -95,7 +97,7 @@ impl Logins {
         let end = Instant::now() + LOCK_LIMIT;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Held(file)),
+                Ok(()) => return Ok(LoginsLock(file)),
                 Err(TryLockError::WouldBlock) if Instant::now() < end => tokio::time::sleep(LOCK_AGAIN).await,
                 Err(TryLockError::WouldBlock) => bail!("{}: another fn holds it for long", path.display()),
                 Err(TryLockError::Error(e)) => {
@@ -197,7 +199,7 @@ impl Login {
 }
 
 /// The lock of the file; it goes with the value.
-struct Held(#[expect(dead_code, reason = "it is held")] File);
+struct LoginsLock(#[expect(dead_code, reason = "it is held")] File);
 
 fn named(gateway: &str) -> String {
     gateway.trim_end_matches('/').to_ascii_lowercase()

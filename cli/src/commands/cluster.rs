@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 use rekindle_identity::{Authority, Role};
 
-use crate::args::{ClusterCommand, JoinTokenArgs, Listing, Places, RevokeArgs};
+use crate::args::{ClusterCommand, JoinTokenArgs, Listing, PlatformDirs, RevokeArgs};
 use crate::client::Client;
 use crate::show;
 use crate::up::membership::AUTHORITY;
@@ -65,7 +65,7 @@ async fn revoked(client: &Client, listing: Listing) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn init(places: &Places) -> Result<ExitCode> {
+fn init(places: &PlatformDirs) -> Result<ExitCode> {
     let directory = places.data.join(AUTHORITY);
     let authority = Authority::init(&directory)?;
     say!("made the cluster's authority in {}", directory.display());

@@ -13,7 +13,7 @@ use crate::show;
 
 /// An option of a role, as it is in force.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct InForce {
+struct EffectiveOption {
     option: String,
     /// `None` where it is not set and has no default.
     value: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<ExitCode> {
 const DEFAULT: &str = "default";
 
 /// Where an option's value comes from: its variable, the file, or nowhere.
-fn in_force(arg: &Arg, said: &BTreeMap<String, Setting>, path: &str) -> InForce {
+fn in_force(arg: &Arg, said: &BTreeMap<String, Setting>, path: &str) -> EffectiveOption {
     let long = arg.get_long().unwrap_or_default();
     let (value, from) = if let Some(value) = settings::env_value(arg) {
         let name = arg.get_env().unwrap_or_default().to_string_lossy();
@@ -74,7 +74,7 @@ fn in_force(arg: &Arg, said: &BTreeMap<String, Setting>, path: &str) -> InForce 
         (Some(value).filter(|v| !v.is_empty()), DEFAULT.to_owned())
     };
     let is_secret = arg.is_hide_env_values_set() && from != DEFAULT;
-    InForce {
+    EffectiveOption {
         option: long.to_owned(),
         value: value.map(|value| if is_secret { "(hidden)".to_owned() } else { value }),
         from,

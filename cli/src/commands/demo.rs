@@ -13,7 +13,7 @@ use rekindle_wire::{FunctionId, function_config, headers};
 use reqwest::Method;
 use serde::Serialize;
 
-use super::deploy::{self, Deployed};
+use super::deploy::{self, DeployedVersion};
 use super::invoke::{Head, InvokeOutcome, platform_error, timing_line};
 use crate::args::DemoArgs;
 use crate::client::{Client, Release};
@@ -46,7 +46,7 @@ struct Row {
 
 /// All invocations of the demonstration.
 #[derive(Debug, Clone, Serialize)]
-struct Life {
+struct DemoRun {
     version: VersionInfo,
     booted: Row,
     warm: Row,
@@ -57,7 +57,7 @@ struct Life {
     again: Vec<Row>,
 }
 
-impl Life {
+impl DemoRun {
     /// Checks that each row is what it claims to show.
     fn check(&self) -> Result<()> {
         let name = &self.version.function;
@@ -85,13 +85,13 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
     let copy = tempfile::tempdir().context("no temporary directory")?;
     copy_folder(&args.path, copy.path())?;
     shorten_idle(&copy.path().join(function_config::FILE_NAME), &args.idle)?;
-    let how = deploy::How {
+    let how = deploy::DeployOptions {
         limit: Some(DEPLOY_LIMIT),
         force: false,
         release: Release::All,
         quiet,
     };
-    let Deployed { version, new, .. } = deploy::deploy(client, copy.path(), how.clone()).await?;
+    let DeployedVersion { version, new, .. } = deploy::deploy(client, copy.path(), how.clone()).await?;
     if let Some(why) = &version.snapshot_error {
         bail!("{} is live but has no snapshot: {why}", version.function);
     }
@@ -103,7 +103,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
         // By now the platform knows that its snapshot cannot be used: damaged, or in an older version's form.
         let name = &life.version.function;
         eprintln!("{name}: its snapshot could not be used, see `fn logs {name}`; deploying it again");
-        let Deployed { version, .. } = deploy::deploy(client, copy.path(), how).await?;
+        let DeployedVersion { version, .. } = deploy::deploy(client, copy.path(), how).await?;
         life = live(client, version, quiet).await?;
     }
     life.check()?;
@@ -116,7 +116,7 @@ pub(crate) async fn run(client: &Client, args: &DemoArgs) -> Result<ExitCode> {
 }
 
 /// Invokes it booted, warm, and restored after it has gone to zero.
-async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life> {
+async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<DemoRun> {
     let name = version.function.clone();
     let steps = Steps::new(quiet);
     steps.step(format!("{name}: booting a fresh instance"));
@@ -142,7 +142,7 @@ async fn live(client: &Client, version: VersionInfo, quiet: bool) -> Result<Life
         }
     }
     steps.finish();
-    Ok(Life {
+    Ok(DemoRun {
         version,
         booted,
         warm,
@@ -203,7 +203,7 @@ async fn until_zero(client: &Client, name: &FunctionId, limit: Duration) -> Resu
     }
 }
 
-fn print(client: &Client, life: &Life) {
+fn print(client: &Client, life: &DemoRun) {
     let name = &life.version.function;
     say!();
     let mut table = show::table(["", "LATENCY", "OF IT IN THE PLATFORM"]);

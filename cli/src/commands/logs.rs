@@ -28,16 +28,16 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
         while let Some(end) = pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
             match print(&line, args.listing.json, only.as_deref())? {
-                Printed::Line => printed = true,
-                Printed::Nothing => {}
-                Printed::NobodyReads => return Ok(ExitCode::SUCCESS),
+                PrintOutcome::Line => printed = true,
+                PrintOutcome::Nothing => {}
+                PrintOutcome::NobodyReads => return Ok(ExitCode::SUCCESS),
             }
         }
         if pending.len() > LINE_MAX {
             bail!("the log has a line of more than {LINE_MAX} bytes: this is not the log of a Rekindle platform");
         }
     }
-    printed |= print(&pending, args.listing.json, only.as_deref())? == Printed::Line;
+    printed |= print(&pending, args.listing.json, only.as_deref())? == PrintOutcome::Line;
     if !printed && args.tail > 0 {
         match &args.name.selector {
             None => {
@@ -54,7 +54,7 @@ pub(crate) async fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
 
 /// Result of printing a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Printed {
+enum PrintOutcome {
     Line,
     Nothing,
     /// As with `fn logs -f | head`.
@@ -80,15 +80,15 @@ async fn versions(
 }
 
 /// Prints one line, unless it is empty, or of none of the versions in `only`.
-fn print(line: &[u8], json: bool, only: Option<&[VersionNumber]>) -> Result<Printed> {
+fn print(line: &[u8], json: bool, only: Option<&[VersionNumber]>) -> Result<PrintOutcome> {
     let line = line.trim_ascii();
     if line.is_empty() {
-        return Ok(Printed::Nothing);
+        return Ok(PrintOutcome::Nothing);
     }
     if let Some(only) = only
         && !only.contains(&log_line(line)?.version)
     {
-        return Ok(Printed::Nothing);
+        return Ok(PrintOutcome::Nothing);
     }
     let mut out = io::stdout().lock();
     let written = if json {
@@ -97,8 +97,8 @@ fn print(line: &[u8], json: bool, only: Option<&[VersionNumber]>) -> Result<Prin
         writeln!(out, "{}", human(&log_line(line)?))
     };
     match written.and_then(|()| out.flush()) {
-        Ok(()) => Ok(Printed::Line),
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(Printed::NobodyReads),
+        Ok(()) => Ok(PrintOutcome::Line),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(PrintOutcome::NobodyReads),
         Err(e) => Err(e).context("standard output cannot be written"),
     }
 }

@@ -30,7 +30,7 @@ static FILES: &[Embedded] = include!(concat!(env!("OUT_DIR"), "/runtimes.rs"));
 
 /// A root filesystem, as `fn runtimes list --json` prints it.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedRuntime {
     name: &'static str,
     /// The interpreter's name and version line: `Python 3.13`.
     interpreter: Option<&'static str>,
@@ -45,7 +45,7 @@ struct Listed {
     bytes: Option<u64>,
 }
 
-impl Listed {
+impl ListedRuntime {
     fn of(base: Base, cache: &Path, month: &str) -> Result<Self> {
         let interpreter = base.interpreter();
         let tar = archive(cache, base.as_str());
@@ -88,7 +88,7 @@ pub(crate) fn list(args: &RuntimesListArgs) -> Result<ExitCode> {
     let month = month();
     let bases = Base::ALL.into_iter();
     let listed: Vec<_> = bases
-        .map(|base| Listed::of(base, &args.places.cache, &month))
+        .map(|base| ListedRuntime::of(base, &args.places.cache, &month))
         .collect::<Result<_>>()?;
     if args.listing.json {
         show::print_json(&listed)?;
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn every_root_filesystem_is_listed_whether_it_is_built_or_not() {
         let cache = tempfile::tempdir().unwrap();
-        let listed = |base| Listed::of(base, cache.path(), "2026-11").unwrap();
+        let listed = |base| ListedRuntime::of(base, cache.path(), "2026-11").unwrap();
         let python = listed(Base::Python313);
         assert_eq!(
             (python.name, python.archive, python.version),

@@ -13,7 +13,7 @@ fn root() -> Command {
 }
 
 /// The command line `words` with a settings file of this text named in it.
-fn completed(text: &str, words: &[&str]) -> Result<Completed> {
+fn completed(text: &str, words: &[&str]) -> Result<CompletedCommandLine> {
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(text.as_bytes())?;
     let path = file.path().as_os_str().to_owned();

@@ -58,7 +58,7 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
         );
     };
     let swept = leftovers::sweep(layout)?;
-    if swept != leftovers::Swept::default() {
+    if swept != leftovers::RemovedLeftovers::default() {
         eprintln!(
             "removed what a killed platform had left: {} processes, {} cgroups",
             swept.processes, swept.cgroups

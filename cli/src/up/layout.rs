@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use crate::args::Places;
+use crate::args::PlatformDirs;
 
 /// The run directory whose cgroup has the plain name.
 const DEFAULT_RUN: &str = "/run/rekindle";
@@ -27,7 +27,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout under `places`, made absolute.
-    pub(crate) fn of(places: &Places) -> std::io::Result<Self> {
+    pub(crate) fn of(places: &PlatformDirs) -> std::io::Result<Self> {
         let run = std::path::absolute(&places.run)?;
         Ok(Self {
             data: std::path::absolute(&places.data)?,

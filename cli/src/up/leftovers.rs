@@ -21,7 +21,7 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// What was found and removed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Swept {
+pub(crate) struct RemovedLeftovers {
     /// Number of processes killed.
     pub(crate) processes: usize,
     /// Number of cgroups removed.
@@ -29,7 +29,7 @@ pub(crate) struct Swept {
 }
 
 /// Removes what a platform with this layout left. It must not be running.
-pub(crate) fn sweep(layout: &Layout) -> Result<Swept> {
+pub(crate) fn sweep(layout: &Layout) -> Result<RemovedLeftovers> {
     let swept = sweep_cgroups_of(layout)?;
     // Its other networks ended with its last process.
     rekindle_worker::host::network::sweep(&layout.cgroup);
@@ -44,13 +44,13 @@ pub(crate) fn sweep(layout: &Layout) -> Result<Swept> {
 }
 
 /// Removes only its cgroups; also suitable for a platform about to end.
-pub(crate) fn sweep_cgroups_of(layout: &Layout) -> Result<Swept> {
+pub(crate) fn sweep_cgroups_of(layout: &Layout) -> Result<RemovedLeftovers> {
     sweep_cgroups(Path::new(CGROUP_ROOT), &layout.cgroup)
 }
 
 /// Kills and removes the group `name` under every hierarchy of `root`.
-fn sweep_cgroups(root: &Path, name: &str) -> Result<Swept> {
-    let mut swept = Swept::default();
+fn sweep_cgroups(root: &Path, name: &str) -> Result<RemovedLeftovers> {
+    let mut swept = RemovedLeftovers::default();
     let groups: Vec<PathBuf> = hierarchies(root)
         .into_iter()
         .map(|h| h.join(name))
@@ -169,7 +169,10 @@ mod tests {
         assert_eq!(swept.cgroups, 4);
         assert!(!dir.path().join("memory/rekindle").exists());
         assert!(dir.path().join("memory/others").exists());
-        assert_eq!(sweep_cgroups(dir.path(), "rekindle").unwrap(), Swept::default());
+        assert_eq!(
+            sweep_cgroups(dir.path(), "rekindle").unwrap(),
+            RemovedLeftovers::default()
+        );
         assert_eq!(
             child.try_wait().unwrap(),
             None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use rekindle_identity::{Authority, Issuing, Member, Peer, Role, Token, join};
+use rekindle_identity::{Authority, CertificateIssuer, Member, Peer, Role, Token, join};
 
 use super::layout::Layout;
 use super::secret_file;
@@ -28,9 +28,9 @@ pub(super) fn bare_all(schedulers: &str) -> String {
 }
 
 /// The scheduler's authority, if the cluster has one.
-pub(super) fn issuing(layout: &Layout, life: Duration) -> Result<Option<Arc<Issuing>>> {
+pub(super) fn issuing(layout: &Layout, life: Duration) -> Result<Option<Arc<CertificateIssuer>>> {
     match Authority::open(&layout.data.join(AUTHORITY))? {
-        Some(authority) => Ok(Some(Arc::new(Issuing::new(
+        Some(authority) => Ok(Some(Arc::new(CertificateIssuer::new(
             authority,
             &layout.data.join(IDENTITY),
             life,
@@ -40,7 +40,7 @@ pub(super) fn issuing(layout: &Layout, life: Duration) -> Result<Option<Arc<Issu
 }
 
 /// What a gateway or a worker starts with.
-pub(super) struct Joining<'a> {
+pub(super) struct JoinSettings<'a> {
     pub(super) data: &'a Path,
     pub(super) scheduler: &'a str,
     pub(super) token: Option<&'a Token>,
@@ -50,8 +50,8 @@ pub(super) struct Joining<'a> {
 }
 
 /// The role's certificate. Joins if it has none and was given a token. `None` if roles speak plain HTTP.
-pub(super) async fn member(joining: Joining<'_>) -> Result<Option<Arc<Member>>> {
-    let Joining {
+pub(super) async fn member(joining: JoinSettings<'_>) -> Result<Option<Arc<Member>>> {
+    let JoinSettings {
         data,
         scheduler,
         token,

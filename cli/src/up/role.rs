@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use super::layout::{Layout, make_private};
 use super::master_key::MasterKeySource;
-use super::membership::Joining;
+use super::membership::JoinSettings;
 use super::pid;
 use super::roles::{self, Roles};
 use super::{isolation, leftovers, membership, secret_file, secrets, store};
@@ -41,7 +41,7 @@ pub(crate) fn gateway(args: &GatewayArgs) -> Result<ExitCode> {
                 Some(reached)
             }
         };
-        let member = membership::member(Joining {
+        let member = membership::member(JoinSettings {
             data: &args.data,
             scheduler: &args.member.scheduler,
             token: args.join.as_ref(),
@@ -132,7 +132,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<ExitCode> {
     isolation::raise_descriptor_limit();
     let served = serve("worker", async |roles: &mut Roles| {
         let listener = listen(args.listen).await?;
-        let member = membership::member(Joining {
+        let member = membership::member(JoinSettings {
             data: &layout.data,
             scheduler: &args.member.scheduler,
             token: args.join.as_ref(),
@@ -217,11 +217,11 @@ pub(super) fn endpoint(args: &S3Args) -> Result<String> {
 }
 
 /// When the scheduler collects.
-pub(super) fn collecting(args: &CollectingArgs) -> rekindle_scheduler::Collecting {
-    rekindle_scheduler::Collecting {
+pub(super) fn collecting(args: &CollectingArgs) -> rekindle_scheduler::CollectionSettings {
+    rekindle_scheduler::CollectionSettings {
         every: args.collect_every,
         keep_versions: args.keep_versions,
-        ..rekindle_scheduler::Collecting::default()
+        ..rekindle_scheduler::CollectionSettings::default()
     }
 }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
 use super::{role, store};
-use crate::args::{Places, S3Args};
+use crate::args::{PlatformDirs, S3Args};
 use crate::show;
 
 /// Where an archive lists its content: a package and its version on each line.
@@ -29,7 +29,7 @@ const PACKAGES_MAX: u64 = 1 << 20;
 const IMPORTED: &str = "imported";
 
 /// `fn runtimes import`: into a store that is not this machine's own.
-pub(crate) fn run(places: &Places, s3: &S3Args) -> Result<ExitCode> {
+pub(crate) fn run(places: &PlatformDirs, s3: &S3Args) -> Result<ExitCode> {
     let layout = Layout::of(places).context("the current directory is gone")?;
     let endpoint = role::endpoint(s3)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -86,7 +86,7 @@ pub(crate) async fn import_one(store: &Store, name: &str, cache: &Path) -> Resul
     let tar = archive(cache, name);
     let scratch = cache.join(IMPORTED);
     fs::create_dir_all(&scratch).with_context(|| format!("{}: cannot be made", scratch.display()))?;
-    let note = Note(scratch.join(format!("{name}.json")));
+    let note = ArchiveNote(scratch.join(format!("{name}.json")));
     let identity = identity(&tar)?;
     if let Some(alias) = note.read(&identity)
         && is_stored(store, name, &alias).await?
@@ -159,22 +159,22 @@ fn identity(tar: &Path) -> Result<Identity> {
 }
 
 /// The note of an archive. Losing it costs only time.
-struct Note(PathBuf);
+struct ArchiveNote(PathBuf);
 
 #[derive(Serialize, Deserialize)]
-struct Noted {
+struct ArchiveRecord {
     identity: Identity,
     alias: RuntimeAlias,
 }
 
-impl Note {
+impl ArchiveNote {
     fn read(&self, identity: &Identity) -> Option<RuntimeAlias> {
-        let noted: Noted = serde_json::from_slice(&fs::read(&self.0).ok()?).ok()?;
+        let noted: ArchiveRecord = serde_json::from_slice(&fs::read(&self.0).ok()?).ok()?;
         (noted.identity == *identity).then_some(noted.alias)
     }
 
     fn write(&self, identity: Identity, alias: &RuntimeAlias) -> Result<()> {
-        let noted = Noted {
+        let noted = ArchiveRecord {
             identity,
             alias: alias.clone(),
         };
@@ -241,7 +241,7 @@ mod tests {
             },
             packages: BTreeMap::new(),
         };
-        let note = Note(dir.path().join("base.json"));
+        let note = ArchiveNote(dir.path().join("base.json"));
         assert_eq!(note.read(&identity(&tar).unwrap()), None);
         note.write(identity(&tar).unwrap(), &alias).unwrap();
         assert_eq!(note.read(&identity(&tar).unwrap()), Some(alias));

@@ -13,7 +13,7 @@ use super::layout::Layout;
 use super::objects;
 use super::pid::PidFile;
 use super::s3;
-use crate::args::{Places, S3Args};
+use crate::args::{PlatformDirs, S3Args};
 
 /// What the URL of a store in a directory begins with; the rest is its path.
 const FILE: &str = "file://";
@@ -44,7 +44,7 @@ pub(super) async fn named(args: &S3Args, url: &str) -> Result<Store> {
 
 /// How to reach a running platform's store.
 #[derive(Serialize, Deserialize)]
-struct Recorded {
+struct StoreLocation {
     endpoint: String,
     bucket: String,
     #[serde(default)]
@@ -53,7 +53,7 @@ struct Recorded {
 
 /// Records which store the platform uses, for other commands on this machine.
 pub(super) fn record(layout: &Layout, url: &str, s3: &S3Args) -> Result<()> {
-    let recorded = Recorded {
+    let recorded = StoreLocation {
         endpoint: url.to_owned(),
         bucket: s3.s3_bucket.clone(),
         prefix: s3.s3_prefix.clone(),
@@ -67,7 +67,7 @@ pub(super) fn record(layout: &Layout, url: &str, s3: &S3Args) -> Result<()> {
 }
 
 /// The store that the command line names, otherwise the one of the platform that runs here.
-pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
+pub(crate) async fn of_platform(places: &PlatformDirs, s3: &S3Args) -> Result<Store> {
     match known(places, s3).await? {
         Some(store) => Ok(store),
         None => bail!(
@@ -78,7 +78,7 @@ pub(crate) async fn of_platform(places: &Places, s3: &S3Args) -> Result<Store> {
 }
 
 /// The same; `None` where neither is.
-pub(crate) async fn known(places: &Places, s3: &S3Args) -> Result<Option<Store>> {
+pub(crate) async fn known(places: &PlatformDirs, s3: &S3Args) -> Result<Option<Store>> {
     if let Some(endpoint) = &s3.s3_endpoint {
         return named(s3, endpoint).await.map(Some);
     }
@@ -96,7 +96,7 @@ pub(crate) async fn known(places: &Places, s3: &S3Args) -> Result<Option<Store>>
     named(&s3, &recorded.endpoint).await.map(Some)
 }
 
-fn recorded(path: &Path) -> Result<Option<Recorded>> {
+fn recorded(path: &Path) -> Result<Option<StoreLocation>> {
     match fs::read(path) {
         Ok(json) => serde_json::from_slice(&json).map(Some).with_context(|| {
             format!(

@@ -19,12 +19,12 @@ const FILTERS: &str = "suspending seccomp failed";
 
 /// What CRIU was to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum CriuOperation {
     Restore,
     Other,
 }
 
-impl Work {
+impl CriuOperation {
     fn of_log(path: &Path) -> Self {
         match path.file_name().is_some_and(|name| name == RESTORE_LOG) {
             true => Self::Restore,
@@ -168,7 +168,8 @@ pub fn is_of_function(cause: &str) -> bool {
 /// Like `cause_of`, where it is known that CRIU failed.
 pub fn cause_in(path: &Path) -> String {
     let log = read_log(path).unwrap_or_default();
-    cause(&String::from_utf8_lossy(&log), Work::of_log(path)).map_or_else(String::new, |cause| format!("; {cause}"))
+    cause(&String::from_utf8_lossy(&log), CriuOperation::of_log(path))
+        .map_or_else(String::new, |cause| format!("; {cause}"))
 }
 
 /// Reads a log that CRIU wrote, 8 MiB of it at most. A sandbox's CRIU may be under the function's control, so no link
@@ -187,7 +188,7 @@ pub fn read_log(path: &Path) -> io::Result<Vec<u8>> {
     Ok(log)
 }
 
-fn cause(log: &str, work: Work) -> Option<String> {
+fn cause(log: &str, work: CriuOperation) -> Option<String> {
     let all = || FUNCTION_S.iter().chain(&HOST_S);
     let known = |error| Some((error, all().find(|(says, _)| str::contains(error, says))?.1));
     if let Some((error, means)) = errors(log, work).find_map(known) {
@@ -212,11 +213,11 @@ fn printable(message: &str) -> String {
 }
 
 /// The first error in part of a log. Later errors are mostly its consequences.
-pub(super) fn first_error(log: &str, work: Work) -> Option<&str> {
+pub(super) fn first_error(log: &str, work: CriuOperation) -> Option<&str> {
     errors(log, work).next()
 }
 
-fn errors(log: &str, work: Work) -> impl Iterator<Item = &str> {
+fn errors(log: &str, work: CriuOperation) -> impl Iterator<Item = &str> {
     let messages = log.lines().filter_map(message);
     messages.filter(move |error| work.fails_by(error))
 }
@@ -244,7 +245,7 @@ mod tests {
              (00.012345) Error (criu/sk-unix.c:506): unix: Non-empty write queue on an in-flight socket 0x2b\n\
              (00.013) Error (criu/cr-dump.c:1669): Dump files (pid: 501) failed with -1\n{END}\n"
         );
-        let told = cause(&log, Work::Other).unwrap();
+        let told = cause(&log, CriuOperation::Other).unwrap();
         assert!(told.contains("is not accepted yet: accept it"), "{told}");
         assert!(is_of_function(&format!("; {told}")));
         assert!(
@@ -256,23 +257,23 @@ mod tests {
     #[test]
     fn of_unknown_errors_the_first_is_the_cause_and_not_the_last() {
         let log = format!("{HARMLESS_LINE}\n(00.01) Error (criu/y.c:5): a new thing\n{END}\n");
-        assert_eq!(cause(&log, Work::Other).unwrap(), "criu: a new thing");
+        assert_eq!(cause(&log, CriuOperation::Other).unwrap(), "criu: a new thing");
         let full = "(00.01) Error (criu/y.c:5): write: No space left on device\n";
-        let told = cause(full, Work::Other).unwrap();
+        let told = cause(full, CriuOperation::Other).unwrap();
         assert!(told.starts_with("there is no room") && !is_of_function(&told), "{told}");
         assert!(!is_of_function("; criu: a new thing") && !is_of_function(""));
         assert_eq!(
-            cause(HARMLESS_LINE, Work::Other),
+            cause(HARMLESS_LINE, CriuOperation::Other),
             None,
             "what CRIU does without is no cause"
         );
-        assert_eq!(cause("", Work::Other), None);
+        assert_eq!(cause("", CriuOperation::Other), None);
         let indented = "(00.01) Error (criu/fsnotify.c:5): fsnotify: \tCan't dump that handle\n";
-        let told = cause(indented, Work::Other).unwrap();
+        let told = cause(indented, CriuOperation::Other).unwrap();
         assert!(told.ends_with("(criu: fsnotify: Can't dump that handle)"), "{told}");
         let hostile = "(00.01) Error (criu/y.c:5): Can't open /tmp/\u{1b}]0;x\u{7}\n";
         assert_eq!(
-            cause(hostile, Work::Other).unwrap(),
+            cause(hostile, CriuOperation::Other).unwrap(),
             r"criu: Can't open /tmp/\u{1b}]0;x\u{7}"
         );
     }
@@ -281,10 +282,19 @@ mod tests {
     fn that_filters_cannot_be_suspended_is_a_cause_at_a_checkpoint_only() {
         let log = "(00.01) Error (compel/src/lib/infect.c:1): suspending seccomp failed: Operation not permitted\n\
                    (00.02) Error (criu/files-reg.c:2): Can't open file /app/x\n";
-        assert_eq!(cause(log, Work::Restore).unwrap(), "criu: Can't open file /app/x");
-        assert!(cause(log, Work::Other).unwrap().contains("seccomp"));
-        assert_eq!(Work::of_log(&Path::new("/run/x").join(RESTORE_LOG)), Work::Restore);
-        assert_eq!(Work::of_log(Path::new("/run/x/dump.log")), Work::Other);
+        assert_eq!(
+            cause(log, CriuOperation::Restore).unwrap(),
+            "criu: Can't open file /app/x"
+        );
+        assert!(cause(log, CriuOperation::Other).unwrap().contains("seccomp"));
+        assert_eq!(
+            CriuOperation::of_log(&Path::new("/run/x").join(RESTORE_LOG)),
+            CriuOperation::Restore
+        );
+        assert_eq!(
+            CriuOperation::of_log(Path::new("/run/x/dump.log")),
+            CriuOperation::Other
+        );
     }
 
     #[test]

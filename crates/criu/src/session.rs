@@ -17,7 +17,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, re
 use prost::Message;
 
 use super::descriptors::{PROBE_IMAGES_FD, own_descriptor};
-use super::log::{Work, first_error};
+use super::log::{CriuOperation, first_error};
 use super::messages::{CGROUPS_IGNORE, InheritFdMessage, Kind, NETWORK_LOCK_SKIP, Options, Request, Response};
 use super::stage::{CriuError, Stage, StageError};
 use super::{DUMP_LOG, PROBE_LOG, RESTORE_LOG};
@@ -223,8 +223,8 @@ impl Session {
         let mut deadline = Instant::now() + limit;
         let mut stopped_at = None;
         let work = match what {
-            "restore" => Work::Restore,
-            _ => Work::Other,
+            "restore" => CriuOperation::Restore,
+            _ => CriuOperation::Other,
         };
         loop {
             let response = self.receive(deadline, limit)?;

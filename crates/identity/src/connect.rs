@@ -83,7 +83,7 @@ pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> 
     let config = match member {
         Some(member) => config(
             Arc::clone(&member.provider),
-            Expected::by_member(member, to)?,
+            RoleVerifier::by_member(member, to)?,
             Some(member),
         )?,
         // Trusts no authority: for plain addresses only.
@@ -105,7 +105,7 @@ pub fn connector(mut http: HttpConnector, member: Option<&Member>, to: Role) -> 
 /// A connector for a host that only has the authority's fingerprint yet.
 pub(crate) fn joining(fingerprint: String) -> Result<Connector, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let expected = Expected {
+    let expected = RoleVerifier {
         trust: Trust::Fingerprint(fingerprint),
         provider: Arc::clone(&provider),
         role: Role::Scheduler,
@@ -120,7 +120,7 @@ pub(crate) fn joining(fingerprint: String) -> Result<Connector, rustls::Error> {
 
 fn config(
     provider: Arc<CryptoProvider>,
-    expected: Expected,
+    expected: RoleVerifier,
     member: Option<&Member>,
 ) -> Result<ClientConfig, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(provider)
@@ -135,7 +135,7 @@ fn config(
 
 /// The usual verification, but with the name of a role in the place of an address.
 #[derive(Debug)]
-struct Expected {
+struct RoleVerifier {
     trust: Trust,
     provider: Arc<CryptoProvider>,
     role: Role,
@@ -149,7 +149,7 @@ enum Trust {
     Fingerprint(String),
 }
 
-impl Expected {
+impl RoleVerifier {
     fn by_member(member: &Member, role: Role) -> Result<Self, rustls::Error> {
         let roots = verifier(Arc::clone(&member.roots), &member.provider)?;
         Ok(Self {
@@ -168,7 +168,7 @@ fn verifier(
     builder.build().map_err(|e| rustls::Error::General(e.to_string()))
 }
 
-impl ServerCertVerifier for Expected {
+impl ServerCertVerifier for RoleVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

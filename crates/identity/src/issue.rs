@@ -18,13 +18,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// The authority in operation.
 #[derive(Debug)]
-pub struct Issuing {
+pub struct CertificateIssuer {
     authority: Authority,
     member: Arc<Member>,
     life: Duration,
 }
 
-impl Issuing {
+impl CertificateIssuer {
     /// Starts with the scheduler's own certificate, which is created in `directory` each time. Certificates are valid
     /// for `life`.
     ///

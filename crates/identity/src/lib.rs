@@ -37,7 +37,7 @@ mod transport;
 pub use accept::{Caller, Connection, Listener, inside};
 pub use authority::{Authority, AuthorityError};
 pub use connect::{Connector, connector};
-pub use issue::Issuing;
+pub use issue::CertificateIssuer;
 pub use join::{
     AwaitRevocations, Join, JoinError, JoinRequest, JoinResponse, MEMBERSHIP, RenewCertificate, RenewRequest, join,
 };

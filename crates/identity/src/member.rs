@@ -41,15 +41,15 @@ pub enum MemberError {
 
 /// The certificate presented now. It is replaced on each renewal.
 #[derive(Debug)]
-pub(crate) struct Shown(RwLock<Arc<CertifiedKey>>);
+pub(crate) struct CertificateResolver(RwLock<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.read().clone())
     }
 }
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for CertificateResolver {
     fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.read().clone())
     }
@@ -64,7 +64,7 @@ impl ResolvesClientCert for Shown {
 pub struct Member {
     directory: PathBuf,
     peer: Peer,
-    pub(crate) shown: Arc<Shown>,
+    pub(crate) shown: Arc<CertificateResolver>,
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) provider: Arc<CryptoProvider>,
     revoked: Arc<Revoked>,
@@ -96,7 +96,7 @@ impl Member {
         Ok(Some(Self {
             directory: directory.to_owned(),
             peer,
-            shown: Arc::new(Shown(RwLock::new(Arc::new(shown)))),
+            shown: Arc::new(CertificateResolver(RwLock::new(Arc::new(shown)))),
             roots: Arc::new(roots),
             provider,
             revoked: Arc::default(),

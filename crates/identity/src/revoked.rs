@@ -32,12 +32,12 @@ pub struct Revocations {
 /// A role's view of the list.
 #[derive(Debug, Default)]
 pub struct Revoked {
-    known: RwLock<Known>,
+    known: RwLock<RevokedMembers>,
     news: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct RevokedMembers {
     members: HashSet<Peer>,
     /// Tokens that end the connections of members connected here.
     connected: HashMap<Peer, CancellationToken>,

@@ -32,7 +32,7 @@ struct Cluster {
     directory: TempDir,
     address: SocketAddr,
     own: Member,
-    issuing: Arc<Issuing>,
+    issuing: Arc<CertificateIssuer>,
 }
 
 impl Cluster {
@@ -41,7 +41,7 @@ impl Cluster {
         let authority = Arc::new(Authority::init(directory.path()).unwrap());
         let own = directory.path().join("own");
         let again = Authority::open(directory.path()).unwrap().unwrap();
-        let issuing = Arc::new(Issuing::new(again, &directory.path().join("main"), LIFE).unwrap());
+        let issuing = Arc::new(CertificateIssuer::new(again, &directory.path().join("main"), LIFE).unwrap());
         let member = Member::of_authority(&authority, &own, &peer(role, "x"), LIFE).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = tcp.local_addr().unwrap();
@@ -87,7 +87,7 @@ async fn goes_on() -> axum::body::Body {
 }
 
 async fn sign(
-    State(issuing): State<Arc<Issuing>>,
+    State(issuing): State<Arc<CertificateIssuer>>,
     Json(asked): Json<JoinRequest>,
 ) -> Result<Json<JoinResponse>, rekindle_wire::ApiError> {
     issuing.join(&asked, "t").map(Json)

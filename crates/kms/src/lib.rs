@@ -16,8 +16,8 @@ use aws_sdk_kms::primitives::Blob;
 use aws_sdk_kms::types::{DataKeySpec, KeySpec, KeyState, KeyUsageType};
 use rekindle_envelope::{KeyService, KeyServiceError, MasterKey, WrappedKey};
 
-use refusal::Asking;
 pub use refusal::KmsError;
+use refusal::KmsRequest;
 
 /// The encryption context's name for the cluster.
 const CONTEXT: &str = "rekindle:cluster";
@@ -85,8 +85,8 @@ impl Kms {
     }
 
     /// What is asked with which key, for an error.
-    fn asking<'a>(&'a self, operation: &'static str, key: &'a str) -> Asking<'a> {
-        Asking {
+    fn asking<'a>(&'a self, operation: &'static str, key: &'a str) -> KmsRequest<'a> {
+        KmsRequest {
             operation,
             key,
             cluster: &self.config.cluster,
@@ -98,7 +98,7 @@ impl Kms {
     /// Adds a final limit, as the SDK's does not cover everything, and says what a refusal means.
     async fn bounded<T, E: refusal::Failure>(
         &self,
-        asking: Asking<'_>,
+        asking: KmsRequest<'_>,
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, KmsError> {
         let limit = self.config.limit + Duration::from_millis(500);

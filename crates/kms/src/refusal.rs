@@ -125,7 +125,7 @@ pub enum KmsError {
 }
 
 /// What is asked of KMS.
-pub(crate) struct Asking<'a> {
+pub(crate) struct KmsRequest<'a> {
     pub(crate) operation: &'static str,
     pub(crate) key: &'a str,
     pub(crate) cluster: &'a str,
@@ -133,7 +133,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) limit: Duration,
 }
 
-impl Asking<'_> {
+impl KmsRequest<'_> {
     pub(crate) fn no_answer(&self, source: Option<KeyServiceError>) -> KmsError {
         KmsError::NoAnswer {
             operation: self.operation,
@@ -187,14 +187,14 @@ impl Asking<'_> {
 
 /// An error of the SDK.
 pub(crate) trait Failure {
-    fn refusal(self, asking: &Asking<'_>) -> KmsError;
+    fn refusal(self, asking: &KmsRequest<'_>) -> KmsError;
 }
 
 impl<E> Failure for SdkError<E>
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
 {
-    fn refusal(self, asking: &Asking<'_>) -> KmsError {
+    fn refusal(self, asking: &KmsRequest<'_>) -> KmsError {
         if let SdkError::TimeoutError(_) | SdkError::DispatchFailure(_) = &self {
             return asking.no_answer(Some(self.into()));
         }

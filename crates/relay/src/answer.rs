@@ -42,7 +42,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a response ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ResponseEnd {
     /// Its last byte arrived: the function is done.
     Whole,
     /// It was abandoned before its end, though the function was not late. Whether the function is still running is
@@ -53,9 +53,9 @@ pub enum End {
 }
 
 /// What is held while a response is in flight.
-pub trait Held: Send + 'static {
+pub trait ResponseGuard: Send + 'static {
     /// Called when the response has ended.
-    fn ended(self, end: End);
+    fn ended(self, end: ResponseEnd);
 }
 
 /// A body that ends by a deadline, and tells `T` how it ended.
@@ -63,9 +63,9 @@ pub struct TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
-    T: Held,
+    T: ResponseGuard,
 {
-    passing: Arc<Mutex<Option<Passing<B, T>>>>,
+    passing: Arc<Mutex<Option<ForwardedBody<B, T>>>>,
     deadline: Instant,
     timer: Option<AbortHandle>,
     /// Data that was available at once, until it is read.
@@ -75,7 +75,7 @@ where
     whole: bool,
 }
 
-struct Passing<B, T> {
+struct ForwardedBody<B, T> {
     body: B,
     held: T,
     /// Waker of the reader that waits for the next byte. `None` while the next byte waits for the reader.
@@ -86,7 +86,7 @@ impl<B, T> TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
-    T: Held,
+    T: ResponseGuard,
 {
     /// Wraps `body`. Must be called within a tokio runtime.
     pub fn wrap(mut body: B, deadline: Instant, held: T) -> Self {
@@ -111,24 +111,28 @@ where
                 Poll::Ready(Some(Err(error))) => {
                     answer.first = Some(Err(error.into()));
                     drop(body);
-                    held.ended(End::Cut);
+                    held.ended(ResponseEnd::Cut);
                     return answer;
                 }
             }
         }
         if answer.whole {
-            held.ended(End::Whole);
+            held.ended(ResponseEnd::Whole);
             return answer;
         }
-        *answer.passing.lock() = Some(Passing { body, held, owed: None });
+        *answer.passing.lock() = Some(ForwardedBody { body, held, owed: None });
         let timed = Arc::clone(&answer.passing);
         let timer = tokio::spawn(async move {
             tokio::time::sleep_until(deadline).await;
             let over = timed.lock().take();
-            if let Some(Passing { body, held, owed }) = over {
+            if let Some(ForwardedBody { body, held, owed }) = over {
                 // First the underlying connection, then everything that others may get.
                 drop(body);
-                held.ended(if owed.is_some() { End::Late } else { End::Cut });
+                held.ended(if owed.is_some() {
+                    ResponseEnd::Late
+                } else {
+                    ResponseEnd::Cut
+                });
                 owed.into_iter().for_each(Waker::wake);
             }
         });
@@ -143,11 +147,11 @@ where
         Poll::Pending
     }
 
-    fn end(&mut self, over: Option<Passing<B, T>>, end: End) {
+    fn end(&mut self, over: Option<ForwardedBody<B, T>>, end: ResponseEnd) {
         if let Some(timer) = self.timer.take() {
             timer.abort();
         }
-        if let Some(Passing { body, held, .. }) = over {
+        if let Some(ForwardedBody { body, held, .. }) = over {
             drop(body);
             held.ended(end);
         }
@@ -158,7 +162,7 @@ impl<B, T> Body for TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
-    T: Held,
+    T: ResponseGuard,
 {
     type Data = Bytes;
     type Error = BoxError;
@@ -184,14 +188,14 @@ where
         now.owed = polled.is_pending().then(|| cx.waker().clone());
         let end = match &polled {
             Poll::Pending => None,
-            Poll::Ready(None) => Some(End::Whole),
-            Poll::Ready(Some(Ok(_))) => now.body.is_end_stream().then_some(End::Whole),
-            Poll::Ready(Some(Err(_))) => Some(End::Cut),
+            Poll::Ready(None) => Some(ResponseEnd::Whole),
+            Poll::Ready(Some(Ok(_))) => now.body.is_end_stream().then_some(ResponseEnd::Whole),
+            Poll::Ready(Some(Err(_))) => Some(ResponseEnd::Cut),
         };
         if let Some(end) = end {
             let over = passing.take();
             drop(passing);
-            self.whole = end == End::Whole;
+            self.whole = end == ResponseEnd::Whole;
             self.end(over, end);
         }
         match polled {
@@ -224,7 +228,7 @@ impl<B, T> Drop for TrackedBody<B, T>
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<BoxError>,
-    T: Held,
+    T: ResponseGuard,
 {
     fn drop(&mut self) {
         let Some(passing) = self.passing.lock().take() else {
@@ -236,31 +240,31 @@ where
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(drain(passing, self.deadline))),
             // The process is shutting down.
-            Err(_) => passing.held.ended(End::Cut),
+            Err(_) => passing.held.ended(ResponseEnd::Cut),
         }
     }
 }
 
 /// Reads an abandoned body, so that the function reaches its end.
-async fn drain<B, T>(passing: Passing<B, T>, deadline: Instant)
+async fn drain<B, T>(passing: ForwardedBody<B, T>, deadline: Instant)
 where
     B: Body<Data = Bytes> + Unpin + Send + 'static,
-    T: Held,
+    T: ResponseGuard,
 {
-    let Passing { mut body, held, .. } = passing;
+    let ForwardedBody { mut body, held, .. } = passing;
     let until = deadline.min(Instant::now() + DRAIN_FOR);
     let mut left = DRAIN_MAX;
     let end = loop {
         match tokio::time::timeout_at(until, body.frame()).await {
-            Err(_) if until < deadline => break End::Cut,
-            Err(_) => break End::Late,
-            Ok(None) => break End::Whole,
-            Ok(Some(Err(_))) => break End::Cut,
+            Err(_) if until < deadline => break ResponseEnd::Cut,
+            Err(_) => break ResponseEnd::Late,
+            Ok(None) => break ResponseEnd::Whole,
+            Ok(Some(Err(_))) => break ResponseEnd::Cut,
             Ok(Some(Ok(frame))) => {
                 let length = frame.data_ref().map_or(0, Bytes::len);
                 match left.checked_sub(length) {
                     Some(rest) => left = rest,
-                    None => break End::Cut,
+                    None => break ResponseEnd::Cut,
                 }
             }
         }
@@ -280,10 +284,10 @@ mod tests {
 
     use super::*;
 
-    struct Note(oneshot::Sender<End>);
+    struct Note(oneshot::Sender<ResponseEnd>);
 
-    impl Held for Note {
-        fn ended(self, end: End) {
+    impl ResponseGuard for Note {
+        fn ended(self, end: ResponseEnd) {
             let _ = self.0.send(end);
         }
     }
@@ -296,7 +300,7 @@ mod tests {
     ) -> (
         Source,
         Pin<Box<impl Body<Data = Bytes, Error = BoxError>>>,
-        oneshot::Receiver<End>,
+        oneshot::Receiver<ResponseEnd>,
     ) {
         let (source, frames) = mpsc::channel(4);
         let (note, end) = oneshot::channel();
@@ -308,7 +312,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(60);
 
-    async fn told(end: oneshot::Receiver<End>) -> End {
+    async fn told(end: oneshot::Receiver<ResponseEnd>) -> ResponseEnd {
         tokio::time::timeout(Duration::from_secs(10), end)
             .await
             .unwrap()
@@ -322,7 +326,7 @@ mod tests {
         drop(source);
         assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "all");
         assert!(answer.frame().await.is_none());
-        assert_eq!(told(end).await, End::Whole);
+        assert_eq!(told(end).await, ResponseEnd::Whole);
     }
 
     #[tokio::test]
@@ -330,7 +334,7 @@ mod tests {
         let (note, end) = oneshot::channel();
         let body = http_body_util::Full::new(Bytes::from("all"));
         let mut answer = TrackedBody::wrap(body, Instant::now() + LONG, Note(note));
-        assert_eq!(told(end).await, End::Whole);
+        assert_eq!(told(end).await, ResponseEnd::Whole);
         assert!(answer.timer.is_none());
         assert_eq!((answer.is_end_stream(), answer.size_hint().exact()), (false, Some(3)));
         assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "all");
@@ -344,7 +348,7 @@ mod tests {
         source.send("begun").await.unwrap();
         assert!(answer.frame().await.unwrap().is_ok());
         assert!(answer.frame().await.unwrap().is_err());
-        assert_eq!(told(end).await, End::Late);
+        assert_eq!(told(end).await, ResponseEnd::Late);
         drop(source);
     }
 
@@ -361,7 +365,7 @@ mod tests {
             }
             assert!(futures::poll!(answer.frame()).is_pending());
             assert_eq!(answer.frame().await.unwrap().unwrap_err().to_string(), "broken");
-            assert_eq!(told(end).await, End::Cut);
+            assert_eq!(told(end).await, ResponseEnd::Cut);
         }
     }
 
@@ -370,7 +374,7 @@ mod tests {
         let (source, answer, end) = answer(SOON);
         source.send("unread").await.unwrap();
         // It is kept, but not polled.
-        assert_eq!(told(end).await, End::Cut);
+        assert_eq!(told(end).await, ResponseEnd::Cut);
         assert!(source.send("more").await.is_err(), "what is behind it was not closed");
         drop(answer);
     }
@@ -386,14 +390,14 @@ mod tests {
         );
         source.send("more").await.unwrap();
         drop(source);
-        assert_eq!(told(end).await, End::Whole);
+        assert_eq!(told(end).await, ResponseEnd::Whole);
     }
 
     #[tokio::test]
     async fn an_answer_without_end_is_closed_soon_after_its_reader_went_away() {
         let (source, answer, end) = answer(LONG);
         drop(answer);
-        assert_eq!(told(end).await, End::Cut);
+        assert_eq!(told(end).await, ResponseEnd::Cut);
         assert!(source.send("more").await.is_err(), "the function does not notice");
     }
 
@@ -401,7 +405,7 @@ mod tests {
     async fn a_function_that_never_ends_is_late_though_its_reader_went_away() {
         let (source, answer, end) = answer(SOON);
         drop(answer);
-        assert_eq!(told(end).await, End::Late);
+        assert_eq!(told(end).await, ResponseEnd::Late);
         drop(source);
     }
 }

@@ -32,7 +32,7 @@ use hyper::rt::{Read, Write};
 use parking_lot::Mutex;
 
 use crate::reset::Reset;
-use crate::waking::Waking;
+use crate::waking::SharedWaker;
 
 mod reply;
 
@@ -127,7 +127,7 @@ pub(crate) struct PooledConnection {
     sender: SendRequest<Body>,
     /// `None` once a task drives it.
     connection: Option<Driver>,
-    waking: Waking,
+    waking: SharedWaker,
     since: Instant,
     /// Whether another request may follow.
     is_reusable: bool,
@@ -324,7 +324,7 @@ impl PooledConnection {
         Ok(Self {
             sender,
             connection: Some(Box::pin(connection.with_upgrades())),
-            waking: Waking::default(),
+            waking: SharedWaker::default(),
             since: Instant::now(),
             is_reusable: true,
         })

@@ -101,16 +101,16 @@ pub enum FramePosition {
 
 /// Reads frames from bytes, however they are cut. Keeps at most one frame's head.
 #[derive(Debug)]
-pub struct FrameReader(Part);
+pub struct FrameReader(ReaderState);
 
 #[derive(Debug)]
-enum Part {
+enum ReaderState {
     Preface { left: usize },
     Head { have: usize, bytes: [u8; HEAD_BYTES] },
     Payload { left: usize, kind: FrameKind },
 }
 
-const NEXT_FRAME: Part = Part::Head {
+const NEXT_FRAME: ReaderState = ReaderState::Head {
     have: 0,
     bytes: [0; HEAD_BYTES],
 };
@@ -118,7 +118,7 @@ const NEXT_FRAME: Part = Part::Head {
 impl FrameReader {
     /// For what a client sends: the preface comes first.
     pub fn of_client() -> Self {
-        Self(Part::Preface { left: PREFACE.len() })
+        Self(ReaderState::Preface { left: PREFACE.len() })
     }
 
     /// For what a server sends.
@@ -130,8 +130,8 @@ impl FrameReader {
     pub fn next_event(&mut self, bytes: &mut &[u8]) -> Option<FrameEvent> {
         loop {
             let wanted = match &self.0 {
-                Part::Preface { left } | Part::Payload { left, .. } => *left,
-                Part::Head { have, .. } => HEAD_BYTES - *have,
+                ReaderState::Preface { left } | ReaderState::Payload { left, .. } => *left,
+                ReaderState::Head { have, .. } => HEAD_BYTES - *have,
             };
             if bytes.is_empty() && wanted > 0 {
                 return None;
@@ -147,22 +147,22 @@ impl FrameReader {
     /// Consumes bytes of the part that is being read, at most as many as it still has.
     fn take(&mut self, bytes: &[u8]) -> Option<FrameEvent> {
         match &mut self.0 {
-            Part::Preface { left } => {
+            ReaderState::Preface { left } => {
                 *left -= bytes.len();
                 (*left == 0).then(|| self.next_frame(FrameEvent::Preface))
             }
-            Part::Payload { left, .. } => {
+            ReaderState::Payload { left, .. } => {
                 *left -= bytes.len();
                 (*left == 0).then(|| self.next_frame(FrameEvent::Payload))
             }
-            Part::Head { have, bytes: head } => {
+            ReaderState::Head { have, bytes: head } => {
                 head[*have..*have + bytes.len()].copy_from_slice(bytes);
                 *have += bytes.len();
                 if *have < HEAD_BYTES {
                     return None;
                 }
                 let head = FrameHead::of(*head);
-                self.0 = Part::Payload {
+                self.0 = ReaderState::Payload {
                     left: head.length as usize,
                     kind: head.kind,
                 };
@@ -179,10 +179,10 @@ impl FrameReader {
     /// Where the bytes so far have ended. A payload without bytes counts as ended once its event was taken.
     pub fn position(&self) -> FramePosition {
         match self.0 {
-            Part::Preface { .. } => FramePosition::Preface,
-            Part::Head { have: 0, .. } => FramePosition::Between,
-            Part::Head { .. } => FramePosition::Head,
-            Part::Payload { kind, .. } => FramePosition::Payload(kind),
+            ReaderState::Preface { .. } => FramePosition::Preface,
+            ReaderState::Head { have: 0, .. } => FramePosition::Between,
+            ReaderState::Head { .. } => FramePosition::Head,
+            ReaderState::Payload { kind, .. } => FramePosition::Payload(kind),
         }
     }
 }

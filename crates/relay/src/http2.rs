@@ -63,14 +63,14 @@ pub struct Http2Connections {
 }
 
 struct Shared {
-    open: Mutex<Vec<Open>>,
+    open: Mutex<Vec<OpenConnection>>,
     /// Held while a connection is made, so that requests that come meanwhile share it.
     opening: tokio::sync::Mutex<()>,
     limits: HeadLimits,
     streams: StreamLimits,
 }
 
-struct Open {
+struct OpenConnection {
     sender: SendRequest<Body>,
     /// One more for each open stream.
     streams: Arc<()>,
@@ -78,7 +78,7 @@ struct Open {
 }
 
 /// A connection for one request.
-struct Taken {
+struct CheckedOutConnection {
     sender: SendRequest<Body>,
     stream: Arc<()>,
     is_new: bool,
@@ -117,7 +117,7 @@ impl Http2Connections {
         let limits = self.shared.limits;
         let mut again = false;
         loop {
-            let Taken {
+            let CheckedOutConnection {
                 mut sender,
                 stream,
                 is_new,
@@ -149,7 +149,7 @@ impl Http2Connections {
         self.shared.open.lock().clear();
     }
 
-    async fn take<F, T, E>(&self, connect: &impl Fn() -> F, new: bool) -> Result<Taken, SendError>
+    async fn take<F, T, E>(&self, connect: &impl Fn() -> F, new: bool) -> Result<CheckedOutConnection, SendError>
     where
         F: Future<Output = Result<T, E>>,
         T: Read + Write + Unpin + Send + 'static,
@@ -165,12 +165,12 @@ impl Http2Connections {
         let stream = connect().await.map_err(|e| SendError::Connect(e.into()))?;
         let sender = self.shared.open(stream).await?;
         let streams = Arc::new(());
-        self.shared.open.lock().push(Open {
+        self.shared.open.lock().push(OpenConnection {
             sender: sender.clone(),
             streams: Arc::clone(&streams),
             used: Instant::now(),
         });
-        Ok(Taken {
+        Ok(CheckedOutConnection {
             sender,
             stream: streams,
             is_new: true,
@@ -180,12 +180,12 @@ impl Http2Connections {
 
 impl Shared {
     /// A connection that takes another stream.
-    fn free(&self) -> Option<Taken> {
+    fn free(&self) -> Option<CheckedOutConnection> {
         let mut open = self.open.lock();
         open.retain(|connection| !connection.sender.is_closed());
         let free = open.iter_mut().find(|c| c.streams() < self.streams.streams)?;
         free.used = Instant::now();
-        Some(Taken {
+        Some(CheckedOutConnection {
             sender: free.sender.clone(),
             stream: Arc::clone(&free.streams),
             is_new: false,
@@ -220,7 +220,7 @@ impl Shared {
     }
 }
 
-impl Open {
+impl OpenConnection {
     fn streams(&self) -> usize {
         Arc::strong_count(&self.streams) - 1
     }

@@ -22,7 +22,7 @@ mod waking;
 mod watched;
 pub mod world;
 
-pub use answer::{End, Held, TooLate, TrackedBody};
+pub use answer::{ResponseEnd, ResponseGuard, TooLate, TrackedBody};
 pub use connection_pool::{ConnectionPool, HeadLimits, KeepAlive, Reply, SendError};
 pub use detach_on_drop::DetachOnDrop;
 pub use frames::{FrameEvent, FrameHead, FrameKind, FramePosition, FrameReader, PREFACE};

@@ -12,7 +12,7 @@ const LOOKS: u32 = 4;
 
 /// Used by one task after another.
 #[derive(Debug)]
-pub(crate) struct Waking {
+pub(crate) struct SharedWaker {
     shared: Arc<Shared>,
     waker: Waker,
 }
@@ -27,7 +27,7 @@ struct State {
     again: bool,
 }
 
-impl Default for Waking {
+impl Default for SharedWaker {
     fn default() -> Self {
         let shared = Arc::new(Shared(Mutex::new(State {
             task: Waker::noop().clone(),
@@ -39,7 +39,7 @@ impl Default for Waking {
     }
 }
 
-impl Waking {
+impl SharedWaker {
     /// Polls `step` until nothing wakes it during a poll. Later wake-ups wake the task.
     pub(crate) fn poll<R>(&self, cx: &mut Context<'_>, mut step: impl FnMut(&mut Context<'_>) -> Poll<R>) -> Poll<R> {
         for _ in 0..LOOKS {
@@ -111,7 +111,7 @@ mod tests {
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
-        let waking = Waking::default();
+        let waking = SharedWaker::default();
         let mut asked = 0;
         let polled = waking.poll(&mut cx, |cx| {
             asked += 1;
@@ -130,7 +130,7 @@ mod tests {
     fn what_wakes_it_later_wakes_the_task() {
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
-        let waking = Waking::default();
+        let waking = SharedWaker::default();
         let mut kept = None;
         let polled: Poll<()> = waking.poll(&mut Context::from_waker(&waker), |cx| {
             kept = Some(cx.waker().clone());

@@ -34,11 +34,11 @@ impl Clock {
 pub struct GreedyDual<K> {
     clock: Clock,
     uses: u64,
-    worth: HashMap<K, Used>,
+    worth: HashMap<K, EntryWorth>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-struct Used {
+struct EntryWorth {
     value: Worth,
     /// Breaks ties.
     used: u64,
@@ -60,12 +60,12 @@ impl<K: Eq + Hash + Clone> GreedyDual<K> {
     pub fn used(&mut self, key: K, cost: Duration, bytes: u64) {
         self.uses += 1;
         let (value, used) = (self.clock.worth(cost, bytes), self.uses);
-        self.worth.insert(key, Used { value, used });
+        self.worth.insert(key, EntryWorth { value, used });
     }
 
     /// The candidate that is worth least; those never used are worth nothing.
     pub fn least<'a>(&self, candidates: impl Iterator<Item = &'a K>) -> Option<&'a K> {
-        let nothing = Used { value: 0.0, used: 0 };
+        let nothing = EntryWorth { value: 0.0, used: 0 };
         let worth = |key: &K| self.worth.get(key).copied().unwrap_or(nothing);
         candidates.min_by(|a, b| {
             let (a, b) = (worth(a), worth(b));

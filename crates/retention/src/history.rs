@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::idle_times::{IdleTimes, Noted};
+use crate::idle_times::{IdleTimes, StoredHistogram};
 use crate::plan::{Plan, Settings};
 
 /// Uses closer together than this are one use: a worker's reports, a second apart, cannot distinguish them, and a burst
@@ -26,12 +26,12 @@ impl History {
     }
 
     /// Restores what was learned before. The time of the last use is not part of it.
-    pub fn learned(noted: &Noted, settings: Settings) -> Option<Self> {
+    pub fn learned(noted: &StoredHistogram, settings: Settings) -> Option<Self> {
         Some(Self::of(IdleTimes::of(noted, settings.bin)?, settings))
     }
 
     /// What was learned, in the form to be stored.
-    pub fn noted(&self) -> Noted {
+    pub fn noted(&self) -> StoredHistogram {
         self.times.noted(self.settings.bin)
     }
 

@@ -16,7 +16,7 @@ const MOST: u32 = 10_000;
 
 /// A histogram in its stored form.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Noted {
+pub struct StoredHistogram {
     /// Bin width, milliseconds.
     pub bin_ms: u64,
     /// Counts by bin, without empty ones.
@@ -71,10 +71,10 @@ impl IdleTimes {
     }
 
     /// The stored form, with bins of this width.
-    pub fn noted(&self, bin: Duration) -> Noted {
+    pub fn noted(&self, bin: Duration) -> StoredHistogram {
         let counts = (0_u16..).zip(self.counts.iter().copied());
         let (seen, kept) = (self.far_seen as usize, (self.far_seen as usize).min(FAR));
-        Noted {
+        StoredHistogram {
             bin_ms: bin_ms(bin),
             counts: counts.filter(|(_, count)| *count > 0).collect(),
             beyond: self.beyond,
@@ -83,7 +83,7 @@ impl IdleTimes {
     }
 
     /// Restores the stored form; `None` if it was counted in bins of another width, or by other rules.
-    pub fn of(noted: &Noted, bin: Duration) -> Option<Self> {
+    pub fn of(noted: &StoredHistogram, bin: Duration) -> Option<Self> {
         let mut times = Self {
             beyond: noted.beyond,
             ..Self::default()
@@ -201,7 +201,7 @@ mod tests {
         let sound = of([3, 3, 300]).noted(MINUTE);
         assert!(IdleTimes::of(&sound, MINUTE).is_some());
         assert_eq!(IdleTimes::of(&sound, MINUTE / 2), None, "other bins");
-        let with = |change: fn(&mut Noted)| {
+        let with = |change: fn(&mut StoredHistogram)| {
             let mut noted = sound.clone();
             change(&mut noted);
             IdleTimes::of(&noted, MINUTE)

@@ -23,7 +23,7 @@ mod pressure;
 
 pub use greedy_dual::{Clock, GreedyDual, Worth};
 pub use history::{History, MIN_IDLE};
-pub use idle_times::{BINS, IdleTimes, Noted};
+pub use idle_times::{BINS, IdleTimes, StoredHistogram};
 pub use ladder::{Figures, Rung};
 pub use plan::{Basis, Plan, Settings, Window};
 pub use pressure::{Guard, Reading, Thresholds};

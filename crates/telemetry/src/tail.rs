@@ -58,7 +58,7 @@ fn milliseconds(text: &str) -> Option<Duration> {
 }
 
 /// This process's undecided traces.
-static UNDECIDED: OnceLock<Undecided> = OnceLock::new();
+static UNDECIDED: OnceLock<UndecidedTraces> = OnceLock::new();
 
 /// Keeps this process's part of a trace from now on, whatever happens.
 pub(crate) fn keep(trace: TraceId) {
@@ -74,26 +74,26 @@ pub(crate) fn slow() -> Option<Duration> {
 
 /// Whether the trace is kept although the head did not sample it.
 pub(crate) fn is_kept(trace: TraceId) -> bool {
-    let kept = |u: &Undecided| u.state.lock().traces.get(&trace).is_some_and(|t| t.kept);
+    let kept = |u: &UndecidedTraces| u.state.lock().traces.get(&trace).is_some_and(|t| t.kept);
     UNDECIDED.get().is_some_and(kept)
 }
 
-struct Undecided {
+struct UndecidedTraces {
     slow: Duration,
     state: Mutex<State>,
     /// Sends a span to the exporter.
     sink: Box<dyn Fn(SpanData) + Send + Sync>,
 }
 
-impl Undecided {
+impl UndecidedTraces {
     fn send(&self, spans: Vec<SpanData>) {
         spans.into_iter().for_each(|span| (self.sink)(sampled(span)));
     }
 }
 
-impl fmt::Debug for Undecided {
+impl fmt::Debug for UndecidedTraces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Undecided")
+        f.debug_struct("UndecidedTraces")
             .field("slow", &self.slow)
             .finish_non_exhaustive()
     }
@@ -221,7 +221,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Tail<P> {
     next: Arc<RwLock<P>>,
-    undecided: &'static Undecided,
+    undecided: &'static UndecidedTraces,
 }
 
 impl<P: SpanProcessor + 'static> Tail<P> {
@@ -230,7 +230,7 @@ impl<P: SpanProcessor + 'static> Tail<P> {
     pub(crate) fn new(next: P, slow: Duration) -> Self {
         let next = Arc::new(RwLock::new(next));
         let sink = Arc::clone(&next);
-        let undecided = UNDECIDED.get_or_init(|| Undecided {
+        let undecided = UNDECIDED.get_or_init(|| UndecidedTraces {
             slow,
             state: Mutex::default(),
             sink: Box::new(move |span| sink.read().on_end(span)),

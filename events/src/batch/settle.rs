@@ -7,7 +7,7 @@ use rekindle_wire::api::SourceState;
 use tokio::time::Instant;
 
 use super::tell::{LIMIT, NoticeOutcome};
-use super::{Batches, Held};
+use super::{Batches, HeldDeliveries};
 use crate::queue::{DeadLetter, Message, Queue};
 use crate::verdict::{RETRY_AFTER_MAX, Verdict};
 
@@ -16,7 +16,7 @@ impl Batches {
     pub(super) async fn settle(
         &self,
         queue: &dyn Queue,
-        held: &Held,
+        held: &HeldDeliveries,
         messages: Vec<Message>,
         verdict: Option<Verdict>,
     ) {
@@ -50,7 +50,7 @@ impl Batches {
         self.count(succeeded_count, failed_count - dead_count, dead_count);
     }
 
-    async fn give_all_back(&self, queue: &dyn Queue, held: &Held, messages: &[Message]) {
+    async fn give_all_back(&self, queue: &dyn Queue, held: &HeldDeliveries, messages: &[Message]) {
         let (function, source) = (&self.info.function, &self.info.source.name);
         let total = messages.len() as u64;
         tracing::debug!(%function, %source, messages = total, "messages are given back");
@@ -60,7 +60,7 @@ impl Batches {
         self.metrics.settled(function, source, "given_back", total);
     }
 
-    async fn remove(&self, queue: &dyn Queue, held: &Held, receipts: Vec<String>) {
+    async fn remove(&self, queue: &dyn Queue, held: &HeldDeliveries, receipts: Vec<String>) {
         if receipts.is_empty() {
             return;
         }
@@ -91,7 +91,7 @@ impl Batches {
     async fn fails(
         &self,
         queue: &dyn Queue,
-        held: &Held,
+        held: &HeldDeliveries,
         message: &Message,
         (reason, after): (&str, Option<Duration>),
         until: Instant,
@@ -131,7 +131,7 @@ impl Batches {
         buried.inspect_err(|error| self.queue_failed(error)).is_ok()
     }
 
-    async fn give_back(&self, queue: &dyn Queue, held: &Held, message: &Message, after: Duration) {
+    async fn give_back(&self, queue: &dyn Queue, held: &HeldDeliveries, message: &Message, after: Duration) {
         // Holding it again would undo the pause.
         let _alone = held.changing.lock().await;
         held.let_go(&message.receipt);

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::settle::pause_after;
 use super::*;
-use crate::queue::{DeadLetter, Wanted};
+use crate::queue::{DeadLetter, ReceiveRequest};
 use crate::testing::{message, source};
 
 /// Notes what it is told.
 #[derive(Default)]
-struct Noted {
+struct RecordingTarget {
     said: Mutex<Vec<String>>,
     buries: bool,
     /// How long it takes to give a message back.
@@ -18,7 +18,7 @@ struct Noted {
     slow_to_extend: Duration,
 }
 
-impl Noted {
+impl RecordingTarget {
     fn say(&self, what: String) -> Result<(), QueueError> {
         self.said.lock().push(what);
         Ok(())
@@ -26,12 +26,12 @@ impl Noted {
 }
 
 #[async_trait]
-impl Queue for Noted {
+impl Queue for RecordingTarget {
     fn extend_every(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    async fn receive(&self, _: Wanted, _: &CancellationToken) -> Result<Vec<Message>, QueueError> {
+    async fn receive(&self, _: ReceiveRequest, _: &CancellationToken) -> Result<Vec<Message>, QueueError> {
         Ok(Vec::new())
     }
 
@@ -144,9 +144,9 @@ fn three() -> Vec<Message> {
 
 #[tokio::test(start_paused = true)]
 async fn what_failed_comes_again_or_is_a_dead_letter_and_the_rest_is_removed() {
-    let queue = Noted {
+    let queue = RecordingTarget {
         buries: true,
-        ..Noted::default()
+        ..RecordingTarget::default()
     };
     let some = Verdict::SomeFailed(vec!["b".to_owned(), "c".to_owned()]);
     let batches = batches(10, 0, [some]);
@@ -166,7 +166,7 @@ async fn what_failed_comes_again_or_is_a_dead_letter_and_the_rest_is_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_letter_that_cannot_be_put_anywhere_stays_in_the_queue() {
-    let queue = Noted::default();
+    let queue = RecordingTarget::default();
     let batches = batches(10, 0, [failed("500: it threw")]);
     batches.process(&queue, three()).await;
     assert_eq!(
@@ -180,7 +180,7 @@ async fn a_dead_letter_that_cannot_be_put_anywhere_stays_in_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_batch_is_held_and_tried_again_without_counting() {
-    let queue = Noted::default();
+    let queue = RecordingTarget::default();
     let batches = batches(1, 0, [busy(25), busy(1), Verdict::Succeeded]);
     let began = tokio::time::Instant::now();
     batches.process(&queue, vec![message("a", b"1")]).await;
@@ -196,9 +196,9 @@ async fn a_refused_batch_is_held_and_tried_again_without_counting() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_refused_for_long_is_given_back_and_is_no_dead_letter() {
-    let queue = Noted {
+    let queue = RecordingTarget {
         buries: true,
-        ..Noted::default()
+        ..RecordingTarget::default()
     };
     let batches = batches(1, 0, (0..100).map(|_| busy(60)));
     let mut only = message("a", b"1");
@@ -210,7 +210,7 @@ async fn a_batch_that_is_refused_for_long_is_given_back_and_is_no_dead_letter() 
 
 #[tokio::test(start_paused = true)]
 async fn a_long_invocation_holds_its_messages_and_is_given_back_when_it_is_cut() {
-    let queue = Noted::default();
+    let queue = RecordingTarget::default();
     let batches = batches(10, 35, [Verdict::Succeeded, Verdict::Succeeded]);
     batches.process(&queue, three()).await;
     assert_eq!(
@@ -233,9 +233,9 @@ async fn a_long_invocation_holds_its_messages_and_is_given_back_when_it_is_cut()
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_settled_is_held_while_the_rest_is() {
-    let queue = Noted {
+    let queue = RecordingTarget {
         slow: Duration::from_secs(8),
-        ..Noted::default()
+        ..RecordingTarget::default()
     };
     let batches = batches(10, 0, [failed("500: it threw")]);
     batches.process(&queue, three()).await;
@@ -247,9 +247,9 @@ async fn what_is_not_settled_is_held_while_the_rest_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_is_given_back_once_the_queue_has_answered_how_long_it_holds_it() {
-    let queue = Noted {
+    let queue = RecordingTarget {
         slow_to_extend: Duration::from_secs(5),
-        ..Noted::default()
+        ..RecordingTarget::default()
     };
     // The function fails while its message is being held again.
     let batches = batches(1, 12, [failed("500: it threw")]);
@@ -265,9 +265,9 @@ fn too_large() -> Verdict {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_too_large_is_halved_until_only_what_is_too_large_alone_fails() {
-    let queue = Noted {
+    let queue = RecordingTarget {
         buries: true,
-        ..Noted::default()
+        ..RecordingTarget::default()
     };
     let verdicts = [
         too_large(),
@@ -291,7 +291,7 @@ async fn a_batch_that_is_too_large_is_halved_until_only_what_is_too_large_alone_
 
 #[tokio::test(start_paused = true)]
 async fn the_parts_that_follow_one_that_is_given_back_are_too() {
-    let queue = Noted::default();
+    let queue = RecordingTarget::default();
     let batches = batches(10, 0, [too_large()]);
     let cutting = Script::of([too_large()], 0);
     let batches = Batches {
@@ -335,7 +335,7 @@ fn with_destinations(script: Script, dead_letter: Option<&str>) -> Batches {
 
 #[tokio::test(start_paused = true)]
 async fn destinations_are_told_of_what_is_removed_and_of_nothing_else() {
-    let queue = Noted::default();
+    let queue = RecordingTarget::default();
     let script = Script::of([Verdict::SomeFailed(vec!["b".to_owned(), "c".to_owned()])], 0);
     // A destination that cannot be told at first is told later.
     script.refusals.lock().push_back(false);
@@ -374,9 +374,9 @@ async fn a_failure_of_which_nobody_can_be_told_stays_in_the_queue_or_is_a_dead_l
             ],
         ),
     ] {
-        let queue = Noted {
+        let queue = RecordingTarget {
             buries: true,
-            ..Noted::default()
+            ..RecordingTarget::default()
         };
         let script = Script::of([Verdict::SomeFailed(vec!["c".to_owned()])], 0);
         script.refusals.lock().extend([true; 3]);
@@ -387,7 +387,7 @@ async fn a_failure_of_which_nobody_can_be_told_stays_in_the_queue_or_is_a_dead_l
 
 #[tokio::test(start_paused = true)]
 async fn what_could_not_be_told_before_a_stop_comes_again() {
-    let queue = Noted::default();
+    let queue = RecordingTarget::default();
     let script = Script::of([Verdict::Succeeded], 0);
     script.refusals.lock().extend([false; 99]);
     let batches = with_destinations(script, None);
@@ -401,7 +401,7 @@ async fn what_could_not_be_told_before_a_stop_comes_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_of_which_nobody_can_be_told_is_held_for_a_minute_and_no_longer() {
-    let queue = Noted::default();
+    let queue = RecordingTarget::default();
     let script = Script::of([Verdict::SomeFailed((0..100).map(|n| n.to_string()).collect())], 0);
     script.refusals.lock().extend([false; 9_999]);
     let used_up = |n: usize| Message {
@@ -427,7 +427,7 @@ async fn a_message_that_is_too_long_to_be_told_is_left_out() {
         ..message("a", b"")
     };
     with_destinations(script, None)
-        .process(&Noted::default(), vec![long])
+        .process(&RecordingTarget::default(), vec![long])
         .await;
     let (_, event) = told.lock().pop().unwrap();
     assert_eq!(event["data"], json!({"deliveries": 1, "request_left_out": true}));
@@ -446,7 +446,9 @@ async fn messages_whose_names_differ_anywhere_are_told_of_by_different_keys() {
         format!("b{long}"),
     ];
     let all = ids.iter().map(|id| message(id, b"1")).collect();
-    with_destinations(script, None).process(&Noted::default(), all).await;
+    with_destinations(script, None)
+        .process(&RecordingTarget::default(), all)
+        .await;
     let keys: HashSet<String> = told.lock().iter().map(|(_, event)| event["id"].to_string()).collect();
     assert_eq!(keys.len(), ids.len(), "{keys:?}");
     assert!(keys.iter().all(|key| key.is_ascii() && key.len() <= 202), "{keys:?}");

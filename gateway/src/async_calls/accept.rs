@@ -16,12 +16,12 @@ use tracing::Instrument as _;
 
 use super::Targets;
 use crate::body::Intake;
-use crate::clients::Held;
+use crate::clients::ClientPermit;
 use crate::headers;
 use crate::scheduler::SchedulerClient;
 
 /// An asynchronous invocation as the router understood it.
-pub(crate) struct Asked {
+pub(crate) struct AsyncInvocation {
     pub(crate) function: FunctionId,
     /// Path and query below the function; starts with `/`.
     pub(crate) path: String,
@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     pub(crate) request_id: String,
     pub(crate) peer: IpAddr,
     /// What its client holds of its limits.
-    pub(crate) client: Option<Arc<Held>>,
+    pub(crate) client: Option<Arc<ClientPermit>>,
     /// The name of the key that its client has shown.
     pub(crate) owner: Option<String>,
     /// Whether its client may name any callback.
@@ -43,7 +43,7 @@ pub(crate) async fn accept(
     scheduler: &SchedulerClient,
     intake: &Intake,
     targets: &Targets,
-    asked: Asked,
+    asked: AsyncInvocation,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let span = tracing::info_span!(
@@ -74,7 +74,7 @@ async fn keep(
     scheduler: &SchedulerClient,
     intake: &Intake,
     targets: &Targets,
-    asked: Asked,
+    asked: AsyncInvocation,
     request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, body) = request.into_parts();

@@ -16,7 +16,7 @@ use rekindle_wire::destination::EVENT;
 use rekindle_wire::error::chain;
 use rekindle_wire::headers::{ASYNC_ID, ASYNC_STATE, FUNCTION_STATUS, REQUEST_ID};
 
-use super::targets::{Refused, Resolver, Targets};
+use super::targets::{ForbiddenTarget, Resolver, Targets};
 use crate::dispatch::without_output;
 use crate::headers;
 
@@ -24,14 +24,14 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of the whole attempt, up to the response's headers.
 const LIMIT: Duration = Duration::from_secs(15);
 
-type Outside<C> = Client<C, Body>;
+type CallbackClient<C> = Client<C, Body>;
 
 /// HTTP clients for the world outside. They follow no redirects, and use no proxy.
 #[derive(Clone)]
 pub(crate) struct Callbacks {
-    http: Outside<HttpConnector<Resolver>>,
+    http: CallbackClient<HttpConnector<Resolver>>,
     /// `None` on a host without certificate authorities.
-    https: Option<Outside<HttpsConnector<HttpConnector<Resolver>>>>,
+    https: Option<CallbackClient<HttpsConnector<HttpConnector<Resolver>>>>,
     targets: Targets,
 }
 
@@ -89,7 +89,7 @@ impl Callbacks {
             .trim_end_matches(']');
         // A literal address is not resolved, so it is checked here.
         if host.parse::<IpAddr>().is_ok_and(|a| !self.targets.permit(a)) {
-            return Err((Refused(host.to_owned()).to_string(), true));
+            return Err((ForbiddenTarget(host.to_owned()).to_string(), true));
         }
         let is_https = uri.scheme_str() == Some("https");
         let request = build(uri, callback).map_err(|why| (why, true))?;

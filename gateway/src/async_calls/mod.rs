@@ -9,7 +9,7 @@ mod result;
 mod runner;
 mod targets;
 
-pub(crate) use accept::{Asked, accept};
+pub(crate) use accept::{AsyncInvocation, accept};
 pub(crate) use callback::Callbacks;
 pub(crate) use result::result;
 pub(crate) use runner::Runner;

@@ -138,7 +138,7 @@ impl Service<Name> for Resolver {
             if permitted.is_empty() {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
-                    Refused(name.to_string()),
+                    ForbiddenTarget(name.to_string()),
                 ));
             }
             Ok(permitted.into_iter())
@@ -151,7 +151,7 @@ impl Service<Name> for Resolver {
 #[error(
     "{0} has no address that callbacks may go to: it is private or this host's own; --callback-allow opens networks"
 )]
-pub(crate) struct Refused(pub(crate) String);
+pub(crate) struct ForbiddenTarget(pub(crate) String);
 
 #[cfg(test)]
 mod tests {

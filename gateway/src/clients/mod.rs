@@ -58,7 +58,7 @@ impl Default for ClientLimits {
 
 /// Who has limits of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Who {
+enum LimitedClient {
     Address(IpAddr),
     /// The functions of a namespace, when they call others.
     Functions(Arc<str>),
@@ -118,7 +118,7 @@ pub(crate) struct Clients {
 
 #[derive(Debug, Default)]
 struct Table {
-    clients: HashMap<Who, Client>,
+    clients: HashMap<LimitedClient, Client>,
     sweep_at: usize,
     /// Calls between functions in flight.
     calls: u32,
@@ -136,15 +136,15 @@ struct Client {
 
 /// One unit of what a client has in use, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct ClientPermit {
     clients: Arc<Clients>,
-    client: Who,
-    what: InUse,
+    client: LimitedClient,
+    what: ClientResource,
 }
 
 /// What a client has in use.
 #[derive(Debug, Clone, Copy)]
-enum InUse {
+enum ClientResource {
     Connection,
     Request,
     Call,
@@ -162,28 +162,28 @@ impl Clients {
     }
 
     /// Counts a connection from `peer`. `None` if it is not counted.
-    pub(crate) fn connect(self: &Arc<Self>, peer: IpAddr) -> Result<Option<Held>, Limit> {
+    pub(crate) fn connect(self: &Arc<Self>, peer: IpAddr) -> Result<Option<ClientPermit>, Limit> {
         let peer = peer.to_canonical();
         if self.limits.connections == 0 || self.is_trusted(peer) || self.is_exempt(peer) {
             return Ok(None);
         }
-        let client = Who::Address(address::client_of(peer));
+        let client = LimitedClient::Address(address::client_of(peer));
         let mut table = self.table.lock();
         let entry = table.entry(&client, self.limits.per_second);
         if entry.connections >= self.limits.connections {
             return Err(Limit::Connections);
         }
         entry.connections += 1;
-        Ok(Some(self.held(client, InUse::Connection)))
+        Ok(Some(self.held(client, ClientResource::Connection)))
     }
 
     /// Counts a request over a connection from `peer`. `None` if it is not counted.
-    pub(crate) fn request(self: &Arc<Self>, peer: IpAddr, headers: &HeaderMap) -> Result<Option<Held>, Limit> {
+    pub(crate) fn request(self: &Arc<Self>, peer: IpAddr, headers: &HeaderMap) -> Result<Option<ClientPermit>, Limit> {
         let sender = address::sender(peer, headers, &self.limits.trusted_proxies);
         if self.is_exempt(sender) {
             return Ok(None);
         }
-        let client = Who::Address(address::client_of(sender));
+        let client = LimitedClient::Address(address::client_of(sender));
         let mut table = self.table.lock();
         let entry = table.entry(&client, self.limits.per_second);
         if self.limits.in_flight > 0 && entry.in_flight >= self.limits.in_flight {
@@ -193,13 +193,13 @@ impl Clients {
             return Err(Limit::Rate);
         }
         entry.in_flight += 1;
-        Ok(Some(self.held(client, InUse::Request)))
+        Ok(Some(self.held(client, ClientResource::Request)))
     }
 
     /// Counts a call of a function of this namespace. All functions' calls may have half of the gateway's places. A
     /// namespace may have as many of these as are left: a quarter of all if it is alone, then an eighth.
-    pub(crate) fn call(self: &Arc<Self>, namespace: &str) -> Result<Held, Limit> {
-        let client = Who::Functions(namespace.into());
+    pub(crate) fn call(self: &Arc<Self>, namespace: &str) -> Result<ClientPermit, Limit> {
+        let client = LimitedClient::Functions(namespace.into());
         let mut table = self.table.lock();
         let left = self.places.div_ceil(2).saturating_sub(table.calls);
         let entry = table.entry(&client, self.limits.per_second);
@@ -208,7 +208,7 @@ impl Clients {
         }
         entry.in_flight += 1;
         table.calls += 1;
-        Ok(self.held(client, InUse::Call))
+        Ok(self.held(client, ClientResource::Call))
     }
 
     /// Counts a handshake with `peer`, which costs as much as a request.
@@ -218,7 +218,10 @@ impl Clients {
             return Ok(());
         }
         let mut table = self.table.lock();
-        let entry = table.entry(&Who::Address(address::client_of(peer)), self.limits.per_second);
+        let entry = table.entry(
+            &LimitedClient::Address(address::client_of(peer)),
+            self.limits.per_second,
+        );
         match entry.bucket.take(self.limits.per_second, Instant::now()) {
             true => Ok(()),
             false => Err(Limit::Rate),
@@ -240,8 +243,8 @@ impl Clients {
         self.limits.exempt.iter().any(|net| net.contains(&address))
     }
 
-    fn held(self: &Arc<Self>, client: Who, what: InUse) -> Held {
-        Held {
+    fn held(self: &Arc<Self>, client: LimitedClient, what: ClientResource) -> ClientPermit {
+        ClientPermit {
             clients: Arc::clone(self),
             client,
             what,
@@ -250,7 +253,7 @@ impl Clients {
 }
 
 impl Table {
-    fn entry(&mut self, client: &Who, per_second: u32) -> &mut Client {
+    fn entry(&mut self, client: &LimitedClient, per_second: u32) -> &mut Client {
         let now = Instant::now();
         if self.clients.len() >= self.sweep_at.max(SWEEP_AT) && !self.clients.contains_key(client) {
             self.clients.retain(|_, c| !c.is_idle(per_second, now));
@@ -274,11 +277,11 @@ impl Client {
     }
 }
 
-impl Held {
+impl ClientPermit {
     /// Counts a body of the same client that is passed on though it pauses. `None` if it has as many as `max`.
     pub(crate) fn early(&self, max: u32) -> Option<Self> {
         // All functions of a namespace have more to say to each other than one address has.
-        let max = if matches!(self.client, Who::Functions(_)) {
+        let max = if matches!(self.client, LimitedClient::Functions(_)) {
             CALLS_MAX
         } else {
             max
@@ -289,7 +292,7 @@ impl Held {
             return None;
         }
         entry.early += 1;
-        Some(self.clients.held(self.client.clone(), InUse::EarlyBody))
+        Some(self.clients.held(self.client.clone(), ClientResource::EarlyBody))
     }
 
     /// Counts memory for bodies of the same client, unless it would then hold more than `most` blocks.
@@ -311,19 +314,19 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
         let mut table = self.clients.table.lock();
-        if matches!(self.what, InUse::Call) {
+        if matches!(self.what, ClientResource::Call) {
             table.calls = table.calls.saturating_sub(1);
         }
         let Some(entry) = table.clients.get_mut(&self.client) else {
             return;
         };
         let count = match self.what {
-            InUse::Connection => &mut entry.connections,
-            InUse::Request | InUse::Call => &mut entry.in_flight,
-            InUse::EarlyBody => &mut entry.early,
+            ClientResource::Connection => &mut entry.connections,
+            ClientResource::Request | ClientResource::Call => &mut entry.in_flight,
+            ClientResource::EarlyBody => &mut entry.early,
         };
         *count = count.saturating_sub(1);
     }

@@ -26,8 +26,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::frames::FrameWatcher;
-use super::phase::Watched;
-use super::{Answering, Ended, IDLE_LIMIT, Serving};
+use super::phase::GuardedBody;
+use super::{ConnectionContext, ConnectionEnd, IDLE_LIMIT, RequestHandler};
 use crate::pace::Pace;
 
 /// Maximum number of concurrent requests on a connection.
@@ -52,11 +52,11 @@ const TAKE_LAST: Duration = Duration::from_secs(2);
 /// Limit after the client was asked to open no more streams.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(20);
 
-pub(super) async fn serve<A: Answering>(
+pub(super) async fn serve<A: RequestHandler>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    serving: Serving<A>,
-) -> hyper::Result<Ended> {
-    let Serving {
+    serving: ConnectionContext<A>,
+) -> hyper::Result<ConnectionEnd> {
+    let ConnectionContext {
         answering,
         via,
         phase,
@@ -79,12 +79,12 @@ pub(super) async fn serve<A: Answering>(
             let over = CancellationToken::new();
             let (answer, client) = answering.answer(request, &via, over.clone()).await;
             Ok::<_, Infallible>(answer.map(|body| {
-                let taking = Taking {
+                let taking = BodyPacing {
                     pace: Pace::new(limits.rate),
                     handed: None,
                     over,
                 };
-                Taken::new(Watched::new(body, busy, client), taken, taking)
+                PacedBody::new(GuardedBody::new(body, busy, client), taken, taking)
             }))
         }
     });
@@ -106,7 +106,7 @@ pub(super) async fn serve<A: Answering>(
     let mut leave_by = None;
     loop {
         tokio::select! {
-            result = &mut connection => return result.map(|()| Ended::Closed),
+            result = &mut connection => return result.map(|()| ConnectionEnd::Closed),
             _ = ended.changed(), if leave_by.is_none() => {
                 connection.as_mut().graceful_shutdown();
                 // Requests in flight have the time that the gateway gives them.
@@ -115,14 +115,14 @@ pub(super) async fn serve<A: Answering>(
             _ = look.tick() => {
                 if answers.is_one_late() {
                     metrics.refused("slow_reader");
-                    return Ok(Ended::Cut("an answer was taken too slowly"));
+                    return Ok(ConnectionEnd::Cut("an answer was taken too slowly"));
                 }
                 let now = Instant::now();
                 if phase.answering() > 0 || phase.heads() != heads {
                     (idle_since, heads) = (now, phase.heads());
                 }
                 match leave_by {
-                    Some(Some(limit)) if now >= limit => return Ok(Ended::Cut("it was idle")),
+                    Some(Some(limit)) if now >= limit => return Ok(ConnectionEnd::Cut("it was idle")),
                     None if now >= idle_since + IDLE_LIMIT => {
                         connection.as_mut().graceful_shutdown();
                         leave_by = Some(Some(now + GOODBYE_LIMIT));
@@ -163,11 +163,11 @@ fn join_cookies(headers: &mut HeaderMap) {
 struct Answers {
     next: AtomicU64,
     /// Responses by a number of their own.
-    taking: Mutex<HashMap<u64, Taking>>,
+    taking: Mutex<HashMap<u64, BodyPacing>>,
 }
 
 #[derive(Debug)]
-struct Taking {
+struct BodyPacing {
     pace: Pace,
     /// When the piece not taken yet was handed out, and its bytes.
     handed: Option<(Instant, usize)>,
@@ -175,7 +175,7 @@ struct Taking {
     over: CancellationToken,
 }
 
-impl Taking {
+impl BodyPacing {
     fn is_late(&self) -> bool {
         let Some((since, bytes)) = self.handed else {
             return false;
@@ -191,38 +191,38 @@ impl Taking {
 impl Answers {
     /// Whether the client takes one of them too slowly.
     fn is_one_late(&self) -> bool {
-        self.taking.lock().values().any(Taking::is_late)
+        self.taking.lock().values().any(BodyPacing::is_late)
     }
 }
 
 /// A response's body, whose pieces are requested as the client takes them.
-struct Taken {
-    body: Watched,
+struct PacedBody {
+    body: GuardedBody,
     answers: Arc<Answers>,
     number: u64,
 }
 
-impl Taken {
-    fn new(body: Watched, answers: Arc<Answers>, taking: Taking) -> Self {
+impl PacedBody {
+    fn new(body: GuardedBody, answers: Arc<Answers>, taking: BodyPacing) -> Self {
         let number = answers.next.fetch_add(1, Ordering::Relaxed);
         answers.taking.lock().insert(number, taking);
         Self { body, answers, number }
     }
 
-    fn with(&self, then: impl FnOnce(&mut Taking)) {
+    fn with(&self, then: impl FnOnce(&mut BodyPacing)) {
         if let Some(taking) = self.answers.taking.lock().get_mut(&self.number) {
             then(taking);
         }
     }
 }
 
-impl Drop for Taken {
+impl Drop for PacedBody {
     fn drop(&mut self) {
         self.answers.taking.lock().remove(&self.number);
     }
 }
 
-impl http_body::Body for Taken {
+impl http_body::Body for PacedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

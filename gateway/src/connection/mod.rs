@@ -45,13 +45,13 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::clients::Held;
+use crate::clients::ClientPermit;
 use crate::metrics::Metrics;
 use crate::pace::MinRate;
 use crate::tls::{Certificates, ClientCertificate, H2};
 use linger::UnreadBody;
 use pacing::Paced;
-use phase::{Phase, Watched};
+use phase::{GuardedBody, Phase};
 use preface::ReadAhead;
 pub(crate) use refusal::Refusals;
 
@@ -75,7 +75,7 @@ pub(crate) struct Limits {
 
 /// How a request came.
 #[derive(Debug, Clone)]
-pub(crate) struct Via {
+pub(crate) struct RequestOrigin {
     /// The connection's other end.
     pub(crate) peer: IpAddr,
     /// Over TLS: name of the certificate that was shown.
@@ -85,15 +85,15 @@ pub(crate) struct Via {
 }
 
 /// Answers requests.
-pub(crate) trait Answering: Send + Sync + 'static {
+pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Answers a request. Also returns what its client holds meanwhile. Cancelling the token says that the response
     /// ended early.
     fn answer(
         &self,
         request: Request<Body>,
-        via: &Via,
+        via: &RequestOrigin,
         connection: CancellationToken,
-    ) -> impl Future<Output = (Response<Body>, Option<Arc<Held>>)> + Send;
+    ) -> impl Future<Output = (Response<Body>, Option<Arc<ClientPermit>>)> + Send;
 }
 
 /// What a TLS listener's connections begin with.
@@ -103,9 +103,9 @@ pub(crate) struct Handshakes {
 }
 
 /// What a connection is served with.
-struct Serving<A> {
+struct ConnectionContext<A> {
     answering: Arc<A>,
-    via: Arc<Via>,
+    via: Arc<RequestOrigin>,
     phase: Arc<Phase>,
     limits: Limits,
     metrics: Arc<Metrics>,
@@ -114,7 +114,7 @@ struct Serving<A> {
 }
 
 /// Serves a connection until it ends. Once `ended` changes, only requests in flight are completed.
-pub(crate) async fn serve<A: Answering>(
+pub(crate) async fn serve<A: RequestHandler>(
     answering: Arc<A>,
     (stream, peer): (TcpStream, SocketAddr),
     tls: Option<Handshakes>,
@@ -126,9 +126,9 @@ pub(crate) async fn serve<A: Answering>(
     drop(stream.set_nodelay(true));
     let phase = Arc::new(Phase::default());
     let stream = Paced::new(stream, limits, phase.clone(), metrics.clone(), tls.is_none());
-    let serving = |certificate, client| Serving {
+    let serving = |certificate, client| ConnectionContext {
         answering,
-        via: Arc::new(Via {
+        via: Arc::new(RequestOrigin {
             peer: peer.ip(),
             certificate,
             client,
@@ -180,14 +180,14 @@ pub(crate) async fn serve<A: Answering>(
         }
     };
     match result {
-        Ok(Ended::Closed) => {}
-        Ok(Ended::Cut(why)) => tracing::debug!(%peer, why, "a client's connection was cut off"),
+        Ok(ConnectionEnd::Closed) => {}
+        Ok(ConnectionEnd::Cut(why)) => tracing::debug!(%peer, why, "a client's connection was cut off"),
         Err(error) => tracing::debug!(%peer, %error, "a client's connection ended early"),
     }
 }
 
 /// How a connection ended that did not break.
-enum Ended {
+enum ConnectionEnd {
     /// It was closed normally.
     Closed,
     /// It was closed for this reason.
@@ -195,11 +195,11 @@ enum Ended {
 }
 
 /// Serves one request at a time.
-async fn http1<A: Answering>(
+async fn http1<A: RequestHandler>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    serving: Serving<A>,
-) -> hyper::Result<Ended> {
-    let Serving {
+    serving: ConnectionContext<A>,
+) -> hyper::Result<ConnectionEnd> {
+    let ConnectionContext {
         answering,
         via,
         phase,
@@ -224,7 +224,7 @@ async fn http1<A: Answering>(
                 let tunnel = tunnel.holding((phase.busy(), client.clone(), metrics.tunnels.clone()));
                 *changing.lock() = Some((tunnel, near));
             }
-            Ok::<_, Infallible>(answer.map(|body| Watched::new(body, busy, client)))
+            Ok::<_, Infallible>(answer.map(|body| GuardedBody::new(body, busy, client)))
         }
     });
     let connection = http1::Builder::new()
@@ -247,16 +247,16 @@ async fn http1<A: Answering>(
     tokio::select! {
         result = serving => result?,
         // The client did not read a response to its end in time.
-        () = cut.cancelled() => return Ok(Ended::Cut("an answer's deadline")),
+        () = cut.cancelled() => return Ok(ConnectionEnd::Cut("an answer's deadline")),
     }
     let Some((tunnel, near)) = changed.lock().take() else {
-        return Ok(Ended::Closed);
+        return Ok(ConnectionEnd::Closed);
     };
     tokio::select! {
         passed = tunnel.join(near) => match passed {
-            Ok(()) => Ok(Ended::Closed),
-            Err(_) => Ok(Ended::Cut("its tunnel broke or was silent")),
+            Ok(()) => Ok(ConnectionEnd::Closed),
+            Err(_) => Ok(ConnectionEnd::Cut("its tunnel broke or was silent")),
         },
-        _ = ended.changed() => Ok(Ended::Cut("the gateway ends")),
+        _ = ended.changed() => Ok(ConnectionEnd::Cut("the gateway ends")),
     }
 }

@@ -37,13 +37,13 @@ pub(super) struct Paced {
     /// Created when a head must be waited for. Most need not be: they come in one piece.
     head_timer: Option<Pin<Box<Sleep>>>,
     pace: Pace,
-    blocked: Option<Blocked>,
+    blocked: Option<BlockedWrite>,
     /// Once it is shut down with a body unread.
     linger: Option<Linger>,
 }
 
 /// The socket accepts nothing more, since the client has not taken what is in it.
-struct Blocked {
+struct BlockedWrite {
     since: Instant,
     unsent: u64,
     timer: Pin<Box<Sleep>>,
@@ -113,7 +113,7 @@ impl Paced {
         loop {
             let left = self.pace.left();
             let stream = &self.stream;
-            let blocked = self.blocked.get_or_insert_with(|| Blocked {
+            let blocked = self.blocked.get_or_insert_with(|| BlockedWrite {
                 since: Instant::now(),
                 unsent: unsent(stream),
                 timer: Box::pin(tokio::time::sleep(left)),

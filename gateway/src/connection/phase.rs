@@ -9,7 +9,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use crate::clients::Held;
+use crate::clients::ClientPermit;
 
 /// Number of requests being answered, and of complete heads.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct Phase {
 
 /// A guard: while it exists, a request is being answered.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Phase>);
+pub(super) struct BusyGuard(Arc<Phase>);
 
 impl Phase {
     /// Whether input may be something other than a head.
@@ -57,28 +57,28 @@ impl Phase {
     }
 
     /// Records that a request's head is complete.
-    pub(super) fn busy(self: Arc<Self>) -> Busy {
+    pub(super) fn busy(self: Arc<Self>) -> BusyGuard {
         self.answering.fetch_add(1, Ordering::Relaxed);
         self.heads.fetch_add(1, Ordering::Relaxed);
-        Busy(self)
+        BusyGuard(self)
     }
 }
 
-impl Drop for Busy {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.answering.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// A response's body; dropping it ends its request.
-pub(super) struct Watched {
+pub(super) struct GuardedBody {
     body: Body,
-    _busy: Busy,
-    _client: Option<Arc<Held>>,
+    _busy: BusyGuard,
+    _client: Option<Arc<ClientPermit>>,
 }
 
-impl Watched {
-    pub(super) fn new(body: Body, busy: Busy, client: Option<Arc<Held>>) -> Self {
+impl GuardedBody {
+    pub(super) fn new(body: Body, busy: BusyGuard, client: Option<Arc<ClientPermit>>) -> Self {
         Self {
             body,
             _busy: busy,
@@ -87,7 +87,7 @@ impl Watched {
     }
 }
 
-impl http_body::Body for Watched {
+impl http_body::Body for GuardedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -15,18 +15,18 @@ use rekindle_wire::{ApiError, ErrorCode};
 use super::{Status, set_status};
 
 /// A response's body whose break is a status.
-pub(super) struct Ending {
+pub(super) struct GrpcStatusBody {
     body: Body,
     is_over: bool,
 }
 
-impl Ending {
+impl GrpcStatusBody {
     pub(super) fn new(body: Body) -> Self {
         Self { body, is_over: false }
     }
 }
 
-impl http_body::Body for Ending {
+impl http_body::Body for GrpcStatusBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -87,7 +87,7 @@ mod tests {
     /// The status, and the code before its message, with which a body ends that has begun and then fails so.
     async fn ended(error: impl Into<BoxError>) -> (String, String) {
         let frames: [Result<_, BoxError>; 2] = [Ok(Bytes::from("begun")), Err(error.into())];
-        let mut body = Ending::new(Body::from_stream(futures::stream::iter(frames).fuse()));
+        let mut body = GrpcStatusBody::new(Body::from_stream(futures::stream::iter(frames).fuse()));
         let begun = body.frame().await.unwrap().unwrap();
         assert_eq!(begun.into_data().unwrap(), "begun");
         let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
@@ -111,7 +111,7 @@ mod tests {
         trailers.insert("grpc-status", 0.into());
         let last = std::future::ready(Some(Ok(trailers.clone())));
         let whole = http_body_util::Full::new(Bytes::from("all")).with_trailers(last);
-        let whole = Ending::new(Body::new(whole)).collect().await.unwrap();
+        let whole = GrpcStatusBody::new(Body::new(whole)).collect().await.unwrap();
         assert_eq!(whole.trailers(), Some(&trailers));
         assert_eq!(whole.to_bytes(), "all");
     }

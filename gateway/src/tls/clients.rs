@@ -33,12 +33,12 @@ const NAMES_MAX: usize = 32;
 pub(crate) struct ClientAuthorities {
     file: PathBuf,
     provider: Arc<CryptoProvider>,
-    current: RwLock<Current>,
+    current: RwLock<CurrentAuthorities>,
     seen: Mutex<Stamp>,
 }
 
 #[derive(Debug, Clone)]
-struct Current {
+struct CurrentAuthorities {
     verifier: Arc<dyn ClientCertVerifier>,
     /// How often they were read.
     generation: u64,
@@ -53,12 +53,12 @@ pub(crate) struct ClientCertificate {
     authorities: Arc<ClientAuthorities>,
     /// When a certificate that it came with begins or ends to be valid, in seconds since the Unix epoch.
     changes_unix_s: Vec<i64>,
-    judged: Mutex<Option<Judged>>,
+    judged: Mutex<Option<CertificateVerdict>>,
 }
 
 /// Whether authorities have issued a certificate.
 #[derive(Debug)]
-struct Judged {
+struct CertificateVerdict {
     /// Which authorities.
     generation: u64,
     /// Until when that holds, in seconds since the Unix epoch.
@@ -74,7 +74,7 @@ impl ClientAuthorities {
         Ok(Arc::new(Self {
             file,
             provider: provider.clone(),
-            current: RwLock::new(Current {
+            current: RwLock::new(CurrentAuthorities {
                 verifier,
                 generation: 0,
             }),
@@ -96,13 +96,13 @@ impl ClientAuthorities {
         let verifier = verifier(&self.file, &self.provider)?;
         let mut current = self.current.write();
         let generation = current.generation + 1;
-        *current = Current { verifier, generation };
+        *current = CurrentAuthorities { verifier, generation };
         Ok(true)
     }
 
     /// What handshakes ask clients with.
     pub(super) fn asking(&self) -> Arc<dyn ClientCertVerifier> {
-        Arc::new(Asking(self.current.read().verifier.clone()))
+        Arc::new(OptionalClientVerifier(self.current.read().verifier.clone()))
     }
 
     /// The file, for messages.
@@ -137,7 +137,7 @@ impl ClientCertificate {
     /// # Errors
     /// `unauthorized` if it is not valid, with the reason.
     pub(crate) fn names(&self) -> Result<(&[CertificateName], i64), ApiError> {
-        let Current { verifier, generation } = self.authorities.current.read().clone();
+        let CurrentAuthorities { verifier, generation } = self.authorities.current.read().clone();
         self.names_at(&*verifier, generation, UnixTime::now())
     }
 
@@ -149,11 +149,11 @@ impl ClientCertificate {
     ) -> Result<(&[CertificateName], i64), ApiError> {
         let now_unix_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         let mut judged = self.judged.lock();
-        let holds = |known: &Judged| known.generation == generation && now_unix_s < known.until_unix_s;
+        let holds = |known: &CertificateVerdict| known.generation == generation && now_unix_s < known.until_unix_s;
         if !judged.as_ref().is_some_and(holds) {
             let verified = verifier.verify_client_cert(&self.chain[0], &self.chain[1..], now);
             let later = self.changes_unix_s.iter().filter(|at| **at > now_unix_s);
-            *judged = Some(Judged {
+            *judged = Some(CertificateVerdict {
                 generation,
                 until_unix_s: later.min().copied().unwrap_or(i64::MAX),
                 verdict: verified.map(drop).map_err(|error| reason(&error)),
@@ -161,7 +161,7 @@ impl ClientCertificate {
         }
         let has_ended = now_unix_s >= self.expires_unix_s;
         match &*judged {
-            Some(Judged { verdict: Err(why), .. }) => Err(refused(why)),
+            Some(CertificateVerdict { verdict: Err(why), .. }) => Err(refused(why)),
             _ if has_ended => Err(refused("it has expired")),
             _ => Ok((&self.names, self.expires_unix_s)),
         }
@@ -253,9 +253,9 @@ fn verifier(file: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn Clien
 
 /// Asks clients for a certificate, and has those that show one prove that they hold its key.
 #[derive(Debug)]
-struct Asking(Arc<dyn ClientCertVerifier>);
+struct OptionalClientVerifier(Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for Asking {
+impl ClientCertVerifier for OptionalClientVerifier {
     fn client_auth_mandatory(&self) -> bool {
         false
     }

@@ -251,7 +251,7 @@ fn config(
         Some(clients) => builder.with_client_cert_verifier(clients.asking()),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Shown(table.clone())));
+    let mut config = builder.with_cert_resolver(Arc::new(HostCertificateResolver(table.clone())));
     config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
     Ok(Arc::new(config))
 }
@@ -267,9 +267,9 @@ fn failed(name: &str, error: &PairError, metrics: &Metrics) {
 
 /// Shows the pair of the host that a client names.
 #[derive(Debug)]
-struct Shown(Arc<RwLock<Arc<Table>>>);
+struct HostCertificateResolver(Arc<RwLock<Arc<Table>>>);
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for HostCertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.read().pair_for(hello.server_name()).certified.clone())
     }

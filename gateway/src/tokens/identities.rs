@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rekindle_wire::ApiError;
 use serde::Deserialize;
 
-use super::issuer::{Issuer, Outside, TokenIssuer, outside};
+use super::issuer::{Issuer, IssuerClient, TokenIssuer, outside};
 use super::{Claims, LEEWAY_S, claims_of, header_of, refused};
 use crate::metrics::Metrics;
 
@@ -49,13 +49,13 @@ pub(crate) struct Identity {
 /// Checks such tokens.
 pub(crate) struct Identities {
     issuers: HashMap<String, (Arc<Issuer>, Vec<String>)>,
-    outside: Option<Outside>,
+    outside: Option<IssuerClient>,
     kept: Mutex<HashMap<blake3::Hash, (Arc<Identity>, Instant)>>,
 }
 
 /// What a token says of itself before it is checked.
 #[derive(Deserialize)]
-struct Unchecked {
+struct UncheckedClaims {
     #[serde(default)]
     iss: String,
     #[serde(default)]
@@ -185,7 +185,7 @@ pub(crate) fn is_for(token: &[u8], issuer: &str, audiences: &[String]) -> bool {
     unchecked(token).is_some_and(|said| said.iss == issuer && said.aud.meets(audiences))
 }
 
-fn unchecked(token: &[u8]) -> Option<Unchecked> {
+fn unchecked(token: &[u8]) -> Option<UncheckedClaims> {
     let token = std::str::from_utf8(token).ok()?;
     let mut parts = token.split('.');
     let (_, claims, _, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next()) else {

@@ -74,10 +74,10 @@ fn address(text: &str) -> Result<Uri, ParseTokenIssuerError> {
 }
 
 /// A client for issuers. It follows no redirects, and uses no proxy.
-pub(super) type Outside = Client<HttpsConnector<HttpConnector>, Body>;
+pub(super) type IssuerClient = Client<HttpsConnector<HttpConnector>, Body>;
 
 /// Makes such a client.
-pub(super) fn outside() -> Outside {
+pub(super) fn outside() -> IssuerClient {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
     http.set_connect_timeout(Some(CONNECT_LIMIT));
@@ -142,7 +142,11 @@ impl Issuer {
     ///
     /// # Errors
     /// `unauthorized` if the issuer has no such key, `unavailable` if its keys cannot be fetched.
-    pub(super) async fn key(self: &Arc<Self>, header: &Header, outside: &Outside) -> Result<DecodingKey, ApiError> {
+    pub(super) async fn key(
+        self: &Arc<Self>,
+        header: &Header,
+        outside: &IssuerClient,
+    ) -> Result<DecodingKey, ApiError> {
         let known = || {
             let keys = self.keys.read();
             keys.find(header).filter(|_| !keys.is_older_than(GOOD_FOR))
@@ -180,7 +184,7 @@ impl Issuer {
     }
 
     /// Fetches the keys, unless that was done or tried a moment ago.
-    async fn fetch_in_turn(&self, outside: &Outside, is_known: impl Fn() -> bool) -> Result<(), String> {
+    async fn fetch_in_turn(&self, outside: &IssuerClient, is_known: impl Fn() -> bool) -> Result<(), String> {
         let mut tried = self.tried.lock().await;
         if is_known() {
             return Ok(());
@@ -208,7 +212,7 @@ impl Issuer {
         Ok(())
     }
 
-    async fn fetch(&self, outside: &Outside) -> Result<Keys, String> {
+    async fn fetch(&self, outside: &IssuerClient) -> Result<Keys, String> {
         #[derive(Deserialize)]
         struct Configuration {
             jwks_uri: String,
@@ -248,7 +252,7 @@ impl Issuer {
     }
 }
 
-async fn document(outside: &Outside, address: Uri) -> Result<Bytes, String> {
+async fn document(outside: &IssuerClient, address: Uri) -> Result<Bytes, String> {
     let mut request = Request::new(Body::empty());
     let headers = request.headers_mut();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));

@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 use crate::metrics::Metrics;
 pub use identities::IdentityIssuers;
 pub(crate) use identities::{Identities, Identity, is_for};
-use issuer::{Issuer, Outside, outside};
+use issuer::{Issuer, IssuerClient, outside};
 pub use issuer::{ParseTokenIssuerError, TokenIssuer};
 
 /// How far clocks may differ, in seconds.
@@ -45,7 +45,7 @@ type Claims = Map<String, Value>;
 /// The issuers whose tokens are taken.
 pub(crate) struct Tokens {
     issuers: HashMap<String, Arc<Issuer>>,
-    outside: Option<Outside>,
+    outside: Option<IssuerClient>,
 }
 
 impl Tokens {

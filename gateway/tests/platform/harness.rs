@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_gateway::KeyHash;
-use rekindle_scheduler::{Collecting, NeedsCache, ObjectError, ObjectStore, Rule};
+use rekindle_scheduler::{CollectionSettings, NeedsCache, ObjectError, ObjectStore, Rule};
 use rekindle_wire::api::{Collected, FunctionDetail, Status, VersionInfo, VersionState};
 use rekindle_wire::{ApiError, FunctionId, SnapshotId, VersionNumber};
 use tokio::net::TcpListener;
@@ -319,9 +319,9 @@ async fn start_scheduler(dir: &Path, relay: &Relay, objects: Arc<Objects>, maste
         master_key: master_key.parse().unwrap(),
         objects,
         idle_bin: Duration::from_secs(60),
-        collecting: Collecting {
+        collecting: CollectionSettings {
             keep_versions: 3,
-            ..Collecting::default()
+            ..CollectionSettings::default()
         },
         sharing: rekindle_wire::internal::Sharing::None,
         rebalance_at: 0.0,

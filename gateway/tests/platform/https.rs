@@ -36,13 +36,13 @@ struct Site {
 }
 
 /// What a request is answered.
-struct Answered {
+struct Reply {
     status: StatusCode,
     headers: HeaderMap,
     body: String,
 }
 
-impl Answered {
+impl Reply {
     fn code(&self) -> String {
         let error: Value = serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{}", self.body));
         error["code"].as_str().unwrap().to_owned()
@@ -113,7 +113,7 @@ impl Site {
     }
 
     /// Asks over a connection that was made to a host, by a version of HTTP.
-    async fn ask(&self, protocol: &str, made_to: &str, request: Request<Body>) -> Answered {
+    async fn ask(&self, protocol: &str, made_to: &str, request: Request<Body>) -> Reply {
         let stream = self.shake_hands(made_to, &[protocol]).await.unwrap();
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol.as_bytes()));
         let answer = match protocol {
@@ -132,7 +132,7 @@ impl Site {
         };
         let (head, body) = answer.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Answered {
+        Reply {
             status: head.status,
             headers: head.headers,
             body: String::from_utf8(body.into()).unwrap(),

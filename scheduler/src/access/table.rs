@@ -9,7 +9,7 @@ use rekindle_wire::internal::{KeysResponse, KnownKey};
 use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use super::rule_table::RuleTable;
-use crate::followed::Followed;
+use crate::followed::RevisionTracker;
 use crate::store::StoredKey;
 
 /// Maximum number of keys: each gateway holds them in memory.
@@ -22,7 +22,7 @@ const CHANGES_MAX: usize = 1_000;
 /// The keys of the API.
 pub(crate) struct Keys {
     /// What gateways know of them.
-    pub(crate) followed: Followed,
+    pub(crate) followed: RevisionTracker,
     /// Held while keys or namespaces are changed in the database and then in memory, so that both see the same order.
     pub(crate) changing: tokio::sync::Mutex<()>,
     table: Mutex<Table>,
@@ -61,7 +61,7 @@ impl Keys {
             ..Table::default()
         };
         Self {
-            followed: Followed::default(),
+            followed: RevisionTracker::default(),
             changing: tokio::sync::Mutex::default(),
             table: Mutex::new(table),
         }

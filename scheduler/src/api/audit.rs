@@ -8,12 +8,12 @@ use rekindle_wire::{ApiError, ErrorCode, Namespace};
 
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
-use crate::store::WantedAudit;
+use crate::store::AuditQuery;
 
 pub(super) async fn read(scheduler: Scheduler, call: Call<ReadAudit>) -> Result<AuditPage, Refused> {
     let caller = Caller::of(&call.head.headers)?;
     let namespace = whose(&caller, call.at.of)?;
-    let wanted = WantedAudit {
+    let wanted = AuditQuery {
         after: call.at.after.unwrap_or(0),
         since_unix_ms: call.at.since_unix_ms.unwrap_or(0),
         namespace,

@@ -16,7 +16,7 @@ use crate::async_calls;
 use crate::audit;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
-use crate::store::Wanted;
+use crate::store::CallQuery;
 
 const LISTED: u32 = 100;
 const LISTED_MAX: u32 = 1_000;
@@ -56,7 +56,7 @@ pub(super) async fn list(scheduler: Scheduler, call: Call<ListCalls>) -> Result<
     let widest = || caller.widest(AccessRole::Reader).cloned().unwrap_or(Scope::Platform);
     let scope = call.at.function.map_or_else(widest, Scope::Function);
     caller.check(AccessRole::Reader, &scope)?;
-    let wanted = Wanted {
+    let wanted = CallQuery {
         scope: Some(scope),
         state: call.at.state,
         before: call.at.before,

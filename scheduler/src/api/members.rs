@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, MatchedPath, Request};
 use http::Extensions;
-use rekindle_identity::{Caller, Issuing, Join, JoinResponse, MEMBERSHIP, RenewCertificate, Role};
+use rekindle_identity::{Caller, CertificateIssuer, Join, JoinResponse, MEMBERSHIP, RenewCertificate, Role};
 use rekindle_wire::interface::scheduler::SCHEDULER;
 use rekindle_wire::interface::{Call, Operation, Routes};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -88,7 +88,7 @@ pub(crate) fn joining(config: &Config) -> Router {
 
 /// What a host joins with.
 struct JoinState {
-    issuing: Option<Arc<Issuing>>,
+    issuing: Option<Arc<CertificateIssuer>>,
     cluster_token: String,
 }
 

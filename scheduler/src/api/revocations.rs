@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rekindle_identity::{AwaitRevocations, Issuing, Peer, Revocations, Role};
+use rekindle_identity::{AwaitRevocations, CertificateIssuer, Peer, Revocations, Role};
 use rekindle_wire::api::{Revocation, RevokeRequest};
 use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
@@ -91,7 +91,7 @@ fn meant(scheduler: &Scheduler, asked: &RevokeRequest) -> Result<Peer, ApiError>
 
 /// Enforces the stored revocations against all members: their connections here end, what runs on revoked workers is
 /// gone, and everybody is told.
-pub(crate) async fn take_in(scheduler: &Scheduler, issuing: &Issuing) -> Result<(), ApiError> {
+pub(crate) async fn take_in(scheduler: &Scheduler, issuing: &CertificateIssuer) -> Result<(), ApiError> {
     let all = scheduler.store.revocations().await.map_err(from_store)?;
     issuing.member().revoked().add(all.iter().map(|(peer, _)| peer.clone()));
     {

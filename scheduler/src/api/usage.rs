@@ -12,7 +12,7 @@ use crate::clock::day_of;
 use crate::metering;
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
-use crate::store::WantedUsage;
+use crate::store::UsageQuery;
 
 /// How many days are shown if nothing else is said.
 const DAYS: u32 = 7;
@@ -37,7 +37,7 @@ pub(super) async fn read(scheduler: Scheduler, call: Call<ReadUsage>) -> Result<
         let made = scheduler.store.namespace_made(&namespace).await.map_err(from_store)?;
         from_day = from_day.max(day_of(made.unwrap_or(0)));
     }
-    let wanted = WantedUsage {
+    let wanted = UsageQuery {
         namespace,
         function: at.function,
         from_day,

@@ -6,7 +6,7 @@ use rekindle_wire::function_config::{ByteSize, check_callback};
 use rekindle_wire::{ApiError, CallId, ErrorCode};
 
 use super::owner::owner;
-use super::queues::{Full, Sender};
+use super::queues::{QueueFull, Sender};
 use super::sealing::{self, Message};
 use crate::refusal::{Refused, from_store};
 use crate::state::Scheduler;
@@ -134,27 +134,27 @@ fn digest(new: &NewCall) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-fn refused(row: &NewRow, full: Full) -> ApiError {
+fn refused(row: &NewRow, full: QueueFull) -> ApiError {
     let function = &row.function;
     ApiError::new(
         ErrorCode::Throttled,
         match full {
-            Full::Quota(over) => return over.error(function.namespace(), Some(1)),
-            Full::Function(limit) => {
+            QueueFull::Quota(over) => return over.error(function.namespace(), Some(1)),
+            QueueFull::Function(limit) => {
                 format!(
                     "{limit} asynchronous invocations of {function} wait already: send less, or raise max_instances in fn.toml"
                 )
             }
-            Full::Bytes(limit) => format!(
+            QueueFull::Bytes(limit) => format!(
                 "{} of asynchronous invocations of {function} wait already: send less, pass references to data, or raise max_instances in fn.toml",
                 ByteSize(limit)
             ),
-            Full::Namespace => format!(
+            QueueFull::Namespace => format!(
                 "asynchronous invocations of namespace {} take as much room as one may have beside what is free: wait \
                  until some have run, send less, or raise max_instances of the functions that have the most",
                 function.namespace()
             ),
-            Full::All => "as many asynchronous invocations wait as the platform keeps: try again later".to_owned(),
+            QueueFull::All => "as many asynchronous invocations wait as the platform keeps: try again later".to_owned(),
         },
     )
 }

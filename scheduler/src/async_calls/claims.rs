@@ -10,7 +10,7 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId};
 use super::sealing::{self, Message};
 use super::{CLAIM_HOLDS, TICK, WAIT_LIMIT, event};
 use crate::state::Scheduler;
-use crate::store::{Claimed, Ended, StoreError};
+use crate::store::{CallDisposition, SealedClaim, StoreError};
 
 /// Time without news of a callback before it is posted again; a gateway gives up earlier.
 const CALLBACK_HOLDS: Duration = Duration::from_secs(60);
@@ -105,8 +105,12 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
 
 /// A call with the secret headers of its request. If the headers cannot be decrypted, the call is given up: without
 /// them it would be a different request.
-async fn whole(scheduler: &Scheduler, claimed: Claimed, now_unix_ms: i64) -> Result<Option<ClaimedCall>, StoreError> {
-    let Claimed {
+async fn whole(
+    scheduler: &Scheduler,
+    claimed: SealedClaim,
+    now_unix_ms: i64,
+) -> Result<Option<ClaimedCall>, StoreError> {
+    let SealedClaim {
         mut call,
         request_sealed,
     } = claimed;
@@ -114,7 +118,7 @@ async fn whole(scheduler: &Scheduler, claimed: Claimed, now_unix_ms: i64) -> Res
         return Ok(Some(call));
     }
     let why = "its Authorization and Cookie headers cannot be decrypted: put the master key back that the scheduler had, then `fn async retry`";
-    let ended = Ended::Dead {
+    let ended = CallDisposition::Dead {
         answer: None,
         error: ApiError::new(ErrorCode::Internal, why),
     };

@@ -133,14 +133,14 @@ struct CallRequest<'a> {
     method: &'a str,
     path: &'a str,
     #[serde(flatten)]
-    body: ToldBody<'a>,
+    body: EventBody<'a>,
 }
 
 #[derive(Serialize)]
 struct CallResponse<'a> {
     status: u16,
     #[serde(flatten)]
-    body: ToldBody<'a>,
+    body: EventBody<'a>,
 }
 
 #[derive(Serialize)]
@@ -150,11 +150,11 @@ struct CallError<'a> {
 }
 
 #[derive(Default, Serialize)]
-struct ToldBody<'a> {
+struct EventBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     content_type: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<Readable<'a>>,
+    body: Option<ReadableBody<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body_base64: Option<Encoded>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -164,12 +164,12 @@ struct ToldBody<'a> {
 /// JSON, byte for byte as it was sent, or another text.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Readable<'a> {
+enum ReadableBody<'a> {
     Json(&'a RawValue),
     Text(&'a str),
 }
 
-impl<'a> ToldBody<'a> {
+impl<'a> EventBody<'a> {
     /// A body that is sent on, unless it has more than `most` bytes.
     fn of(headers: &Headers, body: &'a [u8], most: usize) -> Self {
         let headers = headers.map();
@@ -186,8 +186,8 @@ impl<'a> ToldBody<'a> {
         let is_json = media == "application/json" || media.ends_with("+json");
         let sent = if is_json { json(body) } else { None };
         match (sent, std::str::from_utf8(body)) {
-            (Some(json), _) => told.body = Some(Readable::Json(json)),
-            (None, Ok(text)) => told.body = Some(Readable::Text(text)),
+            (Some(json), _) => told.body = Some(ReadableBody::Json(json)),
+            (None, Ok(text)) => told.body = Some(ReadableBody::Text(text)),
             (None, Err(_)) => told.body_base64 = Some(Encoded(body.to_vec().into())),
         }
         told
@@ -217,16 +217,16 @@ fn event(due: &DueEvent, part_max: usize) -> Vec<u8> {
     let request = CallRequest {
         method: &due.request.method,
         path: &due.request.path,
-        body: ToldBody::of(&due.request.headers, &due.body, part_max),
+        body: EventBody::of(&due.request.headers, &due.body, part_max),
     };
     let answer = result.answer.as_ref().map(|answer| CallResponse {
         status: answer.status,
         body: match answer.body_dropped {
-            true => ToldBody {
+            true => EventBody {
                 body_left_out: true,
-                ..ToldBody::default()
+                ..EventBody::default()
             },
-            false => ToldBody::of(&answer.headers, &answer.body.0, part_max),
+            false => EventBody::of(&answer.headers, &answer.body.0, part_max),
         },
     });
     let since = Duration::from_millis(u64::try_from(call.finished_unix_ms.unwrap_or(0)).unwrap_or(0));
@@ -265,7 +265,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::{CallRow, Stored};
+    use crate::store::{CallRow, StoredCall};
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -308,7 +308,7 @@ mod tests {
             ("x-api-key", "hush"),
         ];
         DueEvent {
-            stored: Stored {
+            stored: StoredCall {
                 row,
                 body: answer.map(|(_, body)| body.to_vec()),
                 answer_sealed: None,

@@ -33,7 +33,7 @@ pub(crate) use sweep::run;
 use sealing::Message;
 
 use crate::state::Scheduler;
-use crate::store::{StoreError, Stored};
+use crate::store::{StoreError, StoredCall};
 
 /// How long a claim lasts unless it is renewed. Gateways renew every few seconds.
 const CLAIM_HOLDS: Duration = Duration::from_secs(12);
@@ -68,7 +68,7 @@ pub(crate) async fn result(
 }
 
 /// The result of a call, with the secret headers of its response. Those that cannot be decrypted are left out.
-fn opened(scheduler: &Scheduler, stored: Stored) -> CallResult {
+fn opened(scheduler: &Scheduler, stored: StoredCall) -> CallResult {
     let sealed = stored.answer_sealed.clone();
     let mut result = stored.result();
     if let Some(answer) = &mut result.answer {

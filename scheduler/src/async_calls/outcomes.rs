@@ -9,7 +9,7 @@ use rekindle_wire::clock::unix_ms;
 use super::policy;
 use super::sealing::{self, Message};
 use crate::state::Scheduler;
-use crate::store::{Ended, Post, StoreError};
+use crate::store::{CallDisposition, CallNotification, StoreError};
 
 /// Records the end of an attempt. A report of any but the call's latest attempt changes nothing.
 pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(), StoreError> {
@@ -34,25 +34,27 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
     metrics.attempted(
         function.as_str(),
         match &ended {
-            Ended::Done { .. } => "answered",
-            Ended::Again { .. } if is_released => "released",
-            Ended::Again { counts: false, .. } => "unreached",
-            Ended::Again { .. } | Ended::Dead { .. } if is_answer => "answered_5xx",
-            Ended::Again { .. } | Ended::Dead { .. } => "failed",
+            CallDisposition::Done { .. } => "answered",
+            CallDisposition::Again { .. } if is_released => "released",
+            CallDisposition::Again { counts: false, .. } => "unreached",
+            CallDisposition::Again { .. } | CallDisposition::Dead { .. } if is_answer => "answered_5xx",
+            CallDisposition::Again { .. } | CallDisposition::Dead { .. } => "failed",
         },
     );
     match ended {
-        Ended::Again { .. } => scheduler.calls.queues().waits_again(function),
-        Ended::Done { .. } | Ended::Dead { .. } => scheduler.calls.queues().ended(function, row.call.bytes),
+        CallDisposition::Again { .. } => scheduler.calls.queues().waits_again(function),
+        CallDisposition::Done { .. } | CallDisposition::Dead { .. } => {
+            scheduler.calls.queues().ended(function, row.call.bytes)
+        }
     }
     match ended {
         // Nothing has ended. The signal below serves a waiter for the room just made.
-        Ended::Again { .. } => {}
-        Ended::Done { .. } | Ended::Dead { .. } => {
+        CallDisposition::Again { .. } => {}
+        CallDisposition::Done { .. } | CallDisposition::Dead { .. } => {
             let took = std::time::Duration::from_millis(now.abs_diff(row.call.accepted_unix_ms));
-            let is_dead = matches!(ended, Ended::Dead { .. });
+            let is_dead = matches!(ended, CallDisposition::Dead { .. });
             metrics.finished(function.as_str(), if is_dead { "dead" } else { "done" }, took);
-            if let Ended::Dead { error, .. } = &ended {
+            if let CallDisposition::Dead { error, .. } = &ended {
                 tracing::warn!(%function, call = %id, %error, attempts = row.call.attempts, "an asynchronous invocation is given up");
                 metrics.dead(function.as_str(), error.code.as_str());
             }
@@ -68,9 +70,9 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
 
 /// Takes the secret headers out of a response to be kept. If no random numbers are available, the headers are dropped:
 /// the response matters more.
-fn seal(scheduler: &Scheduler, id: &CallId, ended: &mut Ended) -> Option<Vec<u8>> {
-    let (Ended::Done { answer }
-    | Ended::Dead {
+fn seal(scheduler: &Scheduler, id: &CallId, ended: &mut CallDisposition) -> Option<Vec<u8>> {
+    let (CallDisposition::Done { answer }
+    | CallDisposition::Dead {
         answer: Some(answer), ..
     }) = ended
     else {
@@ -93,7 +95,11 @@ pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome
         is_event,
         ended_unix_ms,
     } = outcome;
-    let post = if is_event { Post::Event } else { Post::Callback };
+    let post = if is_event {
+        CallNotification::Event
+    } else {
+        CallNotification::Callback
+    };
     let again = match &error {
         Some(_) if !is_final => policy::post_again(post, attempt, unix_ms(), rand::random()),
         _ => None,
@@ -117,10 +123,10 @@ pub(crate) async fn end_callback(scheduler: &Scheduler, outcome: CallbackOutcome
 }
 
 /// Counts what became of telling somebody.
-pub(super) fn count_post(scheduler: &Scheduler, post: Post, outcome: &'static str) {
+pub(super) fn count_post(scheduler: &Scheduler, post: CallNotification, outcome: &'static str) {
     let metrics = &scheduler.metrics.async_calls;
     match post {
-        Post::Callback => metrics.called_back(outcome),
-        Post::Event => metrics.told(outcome),
+        CallNotification::Callback => metrics.called_back(outcome),
+        CallNotification::Event => metrics.told(outcome),
     }
 }

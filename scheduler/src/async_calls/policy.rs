@@ -14,7 +14,7 @@ use std::time::Duration;
 use rekindle_wire::asynchronous::AttemptOutcome;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::store::{CallRow, Ended, Post};
+use crate::store::{CallDisposition, CallNotification, CallRow};
 
 /// First pause; each further one is twice as long.
 const PAUSE_MS: u64 = 1_000;
@@ -29,16 +29,16 @@ const CALLBACK_ATTEMPTS: u32 = 8;
 const EVENT_ATTEMPTS: u32 = 16;
 
 /// Decides what happens to a call. `draw` is a random number from 0 to 1.
-pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, draw: f64) -> Ended {
+pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, draw: f64) -> CallDisposition {
     let failed = match outcome {
         AttemptOutcome::Released => {
-            return Ended::Again {
+            return CallDisposition::Again {
                 due_unix_ms: now_unix_ms,
                 counts: false,
                 error: None,
             };
         }
-        AttemptOutcome::Answered(answer) if answer.status < 500 => return Ended::Done { answer },
+        AttemptOutcome::Answered(answer) if answer.status < 500 => return CallDisposition::Done { answer },
         AttemptOutcome::Answered(answer) => {
             let message = format!("{} answered {}", row.call.function, answer.status);
             (ApiError::new(ErrorCode::FunctionError, message), Some(answer))
@@ -48,14 +48,14 @@ pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, dr
     let (error, answer) = failed;
     let counts = match error.code {
         ErrorCode::FunctionNotFound | ErrorCode::BadRequest | ErrorCode::TooLarge => {
-            return Ended::Dead { answer, error };
+            return CallDisposition::Dead { answer, error };
         }
         ErrorCode::Throttled | ErrorCode::QuotaExceeded | ErrorCode::NoCapacity | ErrorCode::Unavailable => false,
         _ => true,
     };
     let failures = row.call.failures + u32::from(counts);
     if counts && failures >= row.max_attempts {
-        return Ended::Dead { answer, error };
+        return CallDisposition::Dead { answer, error };
     }
     let pause = match counts {
         true => pause(failures - 1, PAUSE_MAX, draw),
@@ -72,7 +72,7 @@ pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, dr
     };
     let due_unix_ms = now_unix_ms.saturating_add_unsigned(pause);
     if due_unix_ms < row.expires_unix_ms {
-        return Ended::Again {
+        return CallDisposition::Again {
             due_unix_ms,
             counts,
             error: Some(error),
@@ -85,14 +85,14 @@ pub(super) fn judge(row: &CallRow, outcome: AttemptOutcome, now_unix_ms: i64, dr
             format!("it is too old for another attempt; the last one: {}", error.message),
         ),
     };
-    Ended::Dead { answer, error }
+    CallDisposition::Dead { answer, error }
 }
 
 /// When somebody is to be told again after `attempts`; `None` if that is given up.
-pub(super) fn post_again(post: Post, attempts: u32, now_unix_ms: i64, draw: f64) -> Option<i64> {
+pub(super) fn post_again(post: CallNotification, attempts: u32, now_unix_ms: i64, draw: f64) -> Option<i64> {
     let most = match post {
-        Post::Callback => CALLBACK_ATTEMPTS,
-        Post::Event => EVENT_ATTEMPTS,
+        CallNotification::Callback => CALLBACK_ATTEMPTS,
+        CallNotification::Event => EVENT_ATTEMPTS,
     };
     let again = attempts < most;
     again.then(|| now_unix_ms.saturating_add_unsigned(pause(attempts.saturating_sub(1), PAUSE_MAX, draw)))
@@ -147,9 +147,9 @@ mod tests {
         AttemptOutcome::Failed(ApiError::new(code, "no"))
     }
 
-    fn due(ended: Ended) -> (i64, bool) {
+    fn due(ended: CallDisposition) -> (i64, bool) {
         match ended {
-            Ended::Again {
+            CallDisposition::Again {
                 due_unix_ms, counts, ..
             } => (due_unix_ms, counts),
             other => panic!("{other:?}"),
@@ -160,12 +160,15 @@ mod tests {
     fn an_answer_is_the_end_unless_it_is_a_failure_of_the_function() {
         for status in [200, 302, 404, 429] {
             assert!(
-                matches!(judge(&row(0, 1), answered(status), 0, 0.0), Ended::Done { .. }),
+                matches!(
+                    judge(&row(0, 1), answered(status), 0, 0.0),
+                    CallDisposition::Done { .. }
+                ),
                 "{status}"
             );
         }
         assert_eq!(due(judge(&row(0, 1), answered(503), 0, 1.0)), (1_000, true));
-        let Ended::Dead { answer, error } = judge(&row(2, 3), answered(500), 0, 1.0) else {
+        let CallDisposition::Dead { answer, error } = judge(&row(2, 3), answered(500), 0, 1.0) else {
             panic!("three attempts were allowed");
         };
         assert_eq!((answer.unwrap().status, error.code), (500, ErrorCode::FunctionError));
@@ -206,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_is_too_old_for_another_attempt_is_given_up_at_once() {
-        let Ended::Dead { error, .. } = judge(&row(0, 1), failed(ErrorCode::Throttled), 99_500, 1.0) else {
+        let CallDisposition::Dead { error, .. } = judge(&row(0, 1), failed(ErrorCode::Throttled), 99_500, 1.0) else {
             panic!("it comes after its end");
         };
         assert_eq!(error.code, ErrorCode::Expired);
@@ -216,7 +219,9 @@ mod tests {
     fn what_did_not_reach_the_function_is_tried_until_it_is_too_old() {
         let mut now = 80_000;
         let mut attempts = Vec::new();
-        while let Ended::Again { due_unix_ms, .. } = judge(&row(0, 9), failed(ErrorCode::NoCapacity), now, 1.0) {
+        while let CallDisposition::Again { due_unix_ms, .. } =
+            judge(&row(0, 9), failed(ErrorCode::NoCapacity), now, 1.0)
+        {
             attempts.push(due_unix_ms);
             now = due_unix_ms;
         }
@@ -226,7 +231,10 @@ mod tests {
     #[test]
     fn what_cannot_succeed_is_not_tried_again() {
         for code in [ErrorCode::FunctionNotFound, ErrorCode::BadRequest] {
-            assert!(matches!(judge(&row(0, 1), failed(code), 0, 1.0), Ended::Dead { .. }));
+            assert!(matches!(
+                judge(&row(0, 1), failed(code), 0, 1.0),
+                CallDisposition::Dead { .. }
+            ));
         }
     }
 
@@ -237,9 +245,9 @@ mod tests {
 
     #[test]
     fn a_callback_is_given_up_after_eight_attempts() {
-        let again = |attempts| post_again(Post::Callback, attempts, 0, 1.0);
+        let again = |attempts| post_again(CallNotification::Callback, attempts, 0, 1.0);
         assert_eq!([1, 7, 8].map(again), [Some(1_000), Some(64_000), None]);
-        let again = |attempts| post_again(Post::Event, attempts, 0, 1.0);
+        let again = |attempts| post_again(CallNotification::Event, attempts, 0, 1.0);
         assert_eq!([1, 15, 16].map(again), [Some(1_000), Some(300_000), None]);
     }
 }

@@ -13,7 +13,7 @@ use rekindle_wire::api::{Quota, QuotaExceeded, QuotaKind};
 use rekindle_wire::ids::GatewayId;
 
 use crate::clock::Millis;
-use crate::store::{self, Due};
+use crate::store::{self, QueueCounts};
 
 /// Maximum number of waiting calls of one function.
 pub(super) const PER_FUNCTION: u64 = 10_000;
@@ -52,7 +52,7 @@ pub(super) enum Sender {
 
 /// Why a call is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum QueueFull {
     /// So many calls of its function wait.
     Function(u64),
     /// So many bytes of its function wait.
@@ -67,7 +67,7 @@ pub(super) enum Full {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Level {
-    due: Due,
+    due: QueueCounts,
     /// When it was last served, in calls handed out.
     served: u64,
     /// None of its calls is due before this.
@@ -116,23 +116,23 @@ impl Queues {
     }
 
     /// Whether the namespace's quota lets one more call wait.
-    pub(super) fn admit_to(&self, function: &FunctionId, limits: &Quota) -> Result<(), Full> {
+    pub(super) fn admit_to(&self, function: &FunctionId, limits: &Quota) -> Result<(), QueueFull> {
         if limits.async_backlog.is_none() {
             return Ok(());
         }
         let waiting = self.backlog(function.namespace());
         let over = limits.exceeded(QuotaKind::Backlog, waiting, 1);
-        over.map_or(Ok(()), |over| Err(Full::Quota(over)))
+        over.map_or(Ok(()), |over| Err(QueueFull::Quota(over)))
     }
 
     /// Whether one more call may wait.
-    pub(super) fn admit(&self, function: &FunctionId, bytes: u64, sender: Sender) -> Result<(), Full> {
-        let own = self.functions.get(function).map_or(Due::default(), |l| l.due);
+    pub(super) fn admit(&self, function: &FunctionId, bytes: u64, sender: Sender) -> Result<(), QueueFull> {
+        let own = self.functions.get(function).map_or(QueueCounts::default(), |l| l.due);
         if own.queued >= PER_FUNCTION {
-            return Err(Full::Function(PER_FUNCTION));
+            return Err(QueueFull::Function(PER_FUNCTION));
         }
         if own.bytes.saturating_add(bytes) > BYTES_EACH {
-            return Err(Full::Bytes(BYTES_EACH));
+            return Err(QueueFull::Bytes(BYTES_EACH));
         }
         let of = |all: u64| match sender {
             Sender::Client => all - all / OWN_PART,
@@ -142,7 +142,7 @@ impl Queues {
         let free = of(ALL).saturating_sub(all.queued);
         let free_bytes = of(BYTES).saturating_sub(all.bytes);
         if free == 0 || free_bytes < bytes {
-            return Err(Full::All);
+            return Err(QueueFull::All);
         }
         let has_few = own.queued < FEW && own.bytes.saturating_add(bytes) <= FEW_BYTES;
         if sender == Sender::Platform && has_few && self.with_few(function) < FEW_FUNCTIONS {
@@ -152,7 +152,7 @@ impl Queues {
         let may = |own: u64, more, free| may_have(own, more, free, WAITING_PER_FREE);
         match may(own.queued, 1, free) && may(own.bytes, bytes, free_bytes) {
             true => Ok(()),
-            false => Err(Full::Namespace),
+            false => Err(QueueFull::Namespace),
         }
     }
 
@@ -169,9 +169,9 @@ impl Queues {
     }
 
     /// What there is of some functions together.
-    fn sum(&self, wanted: impl Fn(&FunctionId) -> bool) -> Due {
+    fn sum(&self, wanted: impl Fn(&FunctionId) -> bool) -> QueueCounts {
         let levels = self.functions.iter().filter(|(name, _)| wanted(name));
-        levels.fold(Due::default(), |sum, (_, l)| Due {
+        levels.fold(QueueCounts::default(), |sum, (_, l)| QueueCounts {
             queued: sum.queued + l.due.queued,
             running: sum.running + l.due.running,
             bytes: sum.bytes.saturating_add(l.due.bytes),
@@ -259,7 +259,7 @@ impl Queues {
     }
 
     /// The counts of each function.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&FunctionId, &Due)> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&FunctionId, &QueueCounts)> {
         self.functions.iter().map(|(name, level)| (name, &level.due))
     }
 

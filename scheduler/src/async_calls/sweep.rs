@@ -13,7 +13,7 @@ use super::CLAIM_HOLDS;
 use super::claims::ms;
 use super::outcomes::count_post;
 use crate::state::Scheduler;
-use crate::store::{Post, StoreError};
+use crate::store::{CallNotification, StoreError};
 
 /// Interval between two sweeps, while there is something to do and while there is not.
 const BUSY: Duration = Duration::from_millis(500);
@@ -114,7 +114,7 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
 }
 
 /// Notes of whose ends nobody will be told any more.
-fn note_untold(scheduler: &Scheduler, untold: &[(FunctionId, Post)]) {
+fn note_untold(scheduler: &Scheduler, untold: &[(FunctionId, CallNotification)]) {
     let mut counts: BTreeMap<&FunctionId, u64> = BTreeMap::new();
     for (function, post) in untold {
         *counts.entry(function).or_default() += 1;

@@ -66,7 +66,7 @@ impl Changes {
 
 /// The refused changes of a key in a minute.
 #[derive(Default)]
-struct Refused {
+struct RefusedChanges {
     since: Millis,
     entries: u32,
     /// Those without an entry.
@@ -76,7 +76,7 @@ struct Refused {
 
 /// Refused changes that have no entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct LeftOut {
+pub(super) struct OmittedEntries {
     pub(super) actor: String,
     /// The namespace of the key.
     pub(super) namespace: Option<Namespace>,
@@ -86,7 +86,7 @@ pub(super) struct LeftOut {
 #[derive(Default)]
 struct Accounts {
     changes: BTreeMap<String, Changes>,
-    refused: BTreeMap<String, Refused>,
+    refused: BTreeMap<String, RefusedChanges>,
 }
 
 /// The budgets of all keys but the platform's own, whose holder may do everything.
@@ -155,7 +155,7 @@ impl Budget {
     }
 
     /// Takes the refused changes without entries, and forgets budgets that are whole again. Called once a minute.
-    pub(super) fn left_out(&self, now: Millis) -> Vec<LeftOut> {
+    pub(super) fn left_out(&self, now: Millis) -> Vec<OmittedEntries> {
         let mut accounts = self.0.lock();
         accounts
             .changes
@@ -164,7 +164,7 @@ impl Budget {
         for (actor, refused) in &mut accounts.refused {
             let count = std::mem::take(&mut refused.more);
             if count > 0 {
-                left_out.push(LeftOut {
+                left_out.push(OmittedEntries {
                     actor: actor.clone(),
                     namespace: refused.namespace.clone(),
                     count,
@@ -228,15 +228,15 @@ impl Accounts {
 
     /// The refused changes of a key, or of a rule: that of the namespace, if one admits the caller there. A rule may
     /// admit any number of names.
-    fn refusals_of(&mut self, caller: &Caller, namespace: Option<&Namespace>, now: Millis) -> &mut Refused {
+    fn refusals_of(&mut self, caller: &Caller, namespace: Option<&Namespace>, now: Millis) -> &mut RefusedChanges {
         let meets = |grant: &&Grant| namespace.is_some_and(|namespace| grant.scope.meets(namespace));
         let grant = caller.grants.iter().find(meets).or(caller.grants.first());
         let rule = grant.and_then(|grant| grant.rule.as_ref());
         let whose = rule.map_or_else(|| caller.name(), RuleId::as_str);
-        let refused = self.refused.entry(whose.to_owned()).or_insert_with(|| Refused {
+        let refused = self.refused.entry(whose.to_owned()).or_insert_with(|| RefusedChanges {
             since: now,
             namespace: grant.and_then(|grant| grant.scope.namespace()),
-            ..Refused::default()
+            ..RefusedChanges::default()
         });
         if now.since(refused.since) >= MINUTE {
             (refused.since, refused.entries) = (now, 0);
@@ -323,7 +323,7 @@ mod tests {
         };
         assert_eq!((written(0), written(59_999)), (10, 0));
         assert_eq!(written(60_000), 10);
-        let left_out = LeftOut {
+        let left_out = OmittedEntries {
             actor: caller.name().to_owned(),
             namespace: Some("team".parse().unwrap()),
             count: 280,

@@ -21,11 +21,11 @@ const SLOWER: f64 = 1.25;
 const SLOWER_US: u64 = 10_000;
 
 /// Outcomes of a version's invocations by start kind.
-pub(crate) type ByStart = BTreeMap<String, Outcomes>;
+pub(crate) type OutcomesByStart = BTreeMap<String, Outcomes>;
 
 /// Compares both. A check fails if chance alone explains what differs with a probability below `limit`.
-pub(crate) fn compare(old: &ByStart, new: &ByStart, limit: f64) -> Vec<CanaryCheck> {
-    let failures = |all: &ByStart| Sample {
+pub(crate) fn compare(old: &OutcomesByStart, new: &OutcomesByStart, limit: f64) -> Vec<CanaryCheck> {
+    let failures = |all: &OutcomesByStart| Sample {
         hits: all.values().map(|outcomes| outcomes.failed).sum(),
         of: all.values().map(Outcomes::all).sum(),
     };
@@ -94,11 +94,11 @@ mod tests {
         }
     }
 
-    fn warm(outcomes: Outcomes) -> ByStart {
+    fn warm(outcomes: Outcomes) -> OutcomesByStart {
         [("warm".to_owned(), outcomes)].into()
     }
 
-    fn worse(old: &ByStart, new: &ByStart) -> Vec<String> {
+    fn worse(old: &OutcomesByStart, new: &OutcomesByStart) -> Vec<String> {
         let checks = compare(old, new, 1e-3).into_iter();
         checks.filter(|check| check.worse).map(|check| check.what).collect()
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn each_start_kind_is_compared_with_its_own() {
-        let both = |warm: &[(u64, u64)], restored: &[(u64, u64)]| -> ByStart {
+        let both = |warm: &[(u64, u64)], restored: &[(u64, u64)]| -> OutcomesByStart {
             let kinds = [("warm", outcomes(0, warm)), ("restored", outcomes(0, restored))];
             kinds.map(|(kind, outcomes)| (kind.to_owned(), outcomes)).into()
         };

@@ -28,7 +28,7 @@ use crate::refusal::from_store;
 use crate::releases;
 use crate::state::Scheduler;
 use crate::store::StoreError;
-use compare::{ByStart, CHECKS, compare};
+use compare::{CHECKS, OutcomesByStart, compare};
 
 /// Greatest chance that a version that is no worse is rolled back, in all steps together.
 const WRONG: f64 = 0.05;
@@ -184,7 +184,7 @@ pub(crate) fn load(scheduler: &Scheduler, function: FunctionId, canary: Canary) 
 }
 
 /// What becomes of a canary now. `None` if it stays as it is.
-fn next(canary: &Canary, old: &ByStart, new: &ByStart, now: i64) -> Option<Canary> {
+fn next(canary: &Canary, old: &OutcomesByStart, new: &OutcomesByStart, now: i64) -> Option<Canary> {
     let step_ms = i64::try_from(canary.step_s).unwrap_or(i64::MAX).saturating_mul(1_000);
     let is_over = now.saturating_sub(canary.since_unix_ms) >= step_ms;
     let look_ms = step_ms / LOOKS;

@@ -22,7 +22,7 @@ fn canary() -> Canary {
     }
 }
 
-fn warm(answered: u64, failed: u64) -> ByStart {
+fn warm(answered: u64, failed: u64) -> OutcomesByStart {
     let latencies = [(1_000, answered)].into();
     let outcomes = Outcomes {
         answered,
@@ -52,7 +52,10 @@ fn it_grows_when_a_step_is_over_and_enough_were_served_and_is_live_after_the_las
     let second = next(&looked, &old, &enough, STEP_MS).unwrap();
     assert_eq!(weights(&second), [(7, 50), (8, 50)]);
     assert_eq!((second.looks, second.since_unix_ms), (0, STEP_MS));
-    assert_eq!(next(&second, &ByStart::new(), &ByStart::new(), STEP_MS + 1), None);
+    assert_eq!(
+        next(&second, &OutcomesByStart::new(), &OutcomesByStart::new(), STEP_MS + 1),
+        None
+    );
     let live = next(&second, &old, &enough, 2 * STEP_MS).unwrap();
     assert_eq!((weights(&live), live.state), (vec![(8, 100)], CanaryState::Live));
 }

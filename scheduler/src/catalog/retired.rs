@@ -10,13 +10,13 @@ const RETIRED_MAX: usize = 10_000;
 /// Snapshots that few new instances begin as, since no alias names their versions, or none at all. Workers need not
 /// keep them open.
 #[derive(Debug, Default)]
-pub(crate) struct Retired {
+pub(crate) struct RetiredSnapshots {
     all: HashSet<SnapshotId>,
     /// The same ids, oldest first.
     order: VecDeque<SnapshotId>,
 }
 
-impl Retired {
+impl RetiredSnapshots {
     pub(super) fn add(&mut self, snapshot: Option<&SnapshotId>) {
         let Some(snapshot) = snapshot.filter(|id| !self.all.contains(*id)) else {
             return;
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn retired_snapshots_that_are_remembered_have_a_bound() {
-        let mut retired = Retired::default();
+        let mut retired = RetiredSnapshots::default();
         let id = |n: usize| format!("s-{n}").parse::<SnapshotId>().unwrap();
         (0..RETIRED_MAX + 5).for_each(|n| retired.add(Some(&id(n))));
         assert!(!retired.has(&id(4)) && retired.has(&id(5)) && retired.has(&id(RETIRED_MAX + 4)));

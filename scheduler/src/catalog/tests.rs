@@ -79,8 +79,8 @@ fn what_live_names_serves_and_what_any_alias_names_is_kept() {
     let named = |version| catalog.is_named(&name, VersionNumber(version));
     assert_eq!([1, 2, 3, 4].map(named), [true, true, true, false]);
     let known = |version| catalog.known(&name, VersionNumber(version));
-    assert!(matches!(known(3), Known::Live(_)) && matches!(known(4), Known::Older(_)));
-    assert!(matches!(known(5), Known::Unknown));
+    assert!(matches!(known(3), ClaimedVersion::Live(_)) && matches!(known(4), ClaimedVersion::Older(_)));
+    assert!(matches!(known(5), ClaimedVersion::Unknown));
     let wanted = |version: Option<u32>| {
         let wanted = catalog.wanted(&name, version.map(VersionNumber));
         wanted.map(|live| live.spec.version.0).map_err(|error| error.code)

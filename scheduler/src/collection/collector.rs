@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, Notify};
 
 /// When to collect automatically, and what to release.
 #[derive(Debug, Clone)]
-pub struct Collecting {
+pub struct CollectionSettings {
     /// Interval between two collections; zero for no automatic ones.
     pub every: Duration,
     /// Delay from a delete, or from the start, to the next collection.
@@ -17,7 +17,7 @@ pub struct Collecting {
     pub keep_versions: u32,
 }
 
-impl Default for Collecting {
+impl Default for CollectionSettings {
     fn default() -> Self {
         Self {
             every: Duration::from_secs(3600),

@@ -15,7 +15,7 @@ use rekindle_wire::internal::Heartbeat;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
 
 use super::{Draining, Fleet, Instance, Stage, UNSEEN, Worker};
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::clock::Millis;
 
 impl Fleet {
@@ -25,7 +25,7 @@ impl Fleet {
         &mut self,
         beat: &Heartbeat,
         now: Millis,
-        known: impl Fn(&FunctionId, VersionNumber) -> Known,
+        known: impl Fn(&FunctionId, VersionNumber) -> ClaimedVersion,
     ) -> Vec<InstanceId> {
         if self.expelled.contains(&beat.worker) {
             // The heartbeat was in flight when the worker was revoked.
@@ -99,13 +99,13 @@ impl Fleet {
         beat: &Heartbeat,
         info: &InstanceInfo,
         now: Millis,
-        known: &impl Fn(&FunctionId, VersionNumber) -> Known,
+        known: &impl Fn(&FunctionId, VersionNumber) -> ClaimedVersion,
         stop: &mut Vec<InstanceId>,
     ) {
         let (version, live) = match known(&info.function, info.version) {
-            Known::Live(version) => (version, true),
-            Known::Older(version) => (version, false),
-            Known::Unknown => return stop.push(info.id.clone()),
+            ClaimedVersion::Live(version) => (version, true),
+            ClaimedVersion::Older(version) => (version, false),
+            ClaimedVersion::Unknown => return stop.push(info.id.clone()),
         };
         let limit = version.spec.config.max_instances as usize;
         let surplus = self.count(&info.function, info.version) >= limit && !self.copies.contains(&info.id);

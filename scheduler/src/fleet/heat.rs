@@ -152,7 +152,7 @@ mod tests {
 
     use super::super::moves::Move;
     use super::*;
-    use crate::catalog::Known;
+    use crate::catalog::ClaimedVersion;
     use crate::catalog::LiveVersion;
     use crate::fixture::{beat, gateway, live, spec, worker};
     use rekindle_wire::api::StartKind;
@@ -172,7 +172,7 @@ mod tests {
         let mut beat = beat(n, 1, 1 << 30, listed);
         beat.levels.busy = busy;
         beat.offer.cpus = 4;
-        fleet.heartbeat(&beat, now, |_, _| Known::Unknown);
+        fleet.heartbeat(&beat, now, |_, _| ClaimedVersion::Unknown);
     }
 
     fn hello() -> LiveVersion {

@@ -9,7 +9,7 @@
 //!             └─ as many as are on their way, once nothing is in flight ──────┤
 //! ```
 
-use super::instances::OfVersion;
+use super::instances::VersionInstances;
 use super::{Fleet, Instance, Stage};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
@@ -48,7 +48,7 @@ impl Fleet {
 
     /// Number of a version's instances that count against its maximum. Those that cannot leave a draining worker take
     /// nothing new and go when they have finished, like those of a version that was replaced.
-    pub(crate) fn counted(&self, all: &OfVersion, now: Millis) -> usize {
+    pub(crate) fn counted(&self, all: &VersionInstances, now: Millis) -> usize {
         if !all.workers.values().any(|(worker, _)| self.is_draining(worker)) {
             return all.ids.len();
         }
@@ -56,11 +56,11 @@ impl Fleet {
     }
 
     /// Their number once those being stopped have gone.
-    pub(crate) fn counted_later(&self, all: &OfVersion, now: Millis) -> usize {
+    pub(crate) fn counted_later(&self, all: &VersionInstances, now: Millis) -> usize {
         self.counted_of(all, now, |instance| instance.stage != Stage::Stopping)
     }
 
-    fn counted_of(&self, all: &OfVersion, now: Millis, which: impl Fn(&Instance) -> bool) -> usize {
+    fn counted_of(&self, all: &VersionInstances, now: Millis, which: impl Fn(&Instance) -> bool) -> usize {
         let stays = |i: &Instance| {
             let since = i.moving.as_ref().and_then(|m| m.since);
             i.left_behind || (i.may_serve() && since.is_some_and(|since| now.since(since) > SETTLES_WITHIN))

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
-use super::quota::{OfNamespace, Part};
+use super::quota::{InstanceEntry, NamespaceInstances};
 use super::sites::{Share, Sites, Zone};
 use super::{Instance, Map, Stage};
 use crate::clock::Millis;
@@ -21,8 +21,8 @@ pub(crate) struct Instances {
 
 #[derive(Debug, Default)]
 struct Index {
-    functions: Map<FunctionId, BTreeMap<VersionNumber, OfVersion>>,
-    namespaces: Map<String, OfNamespace>,
+    functions: Map<FunctionId, BTreeMap<VersionNumber, VersionInstances>>,
+    namespaces: Map<String, NamespaceInstances>,
     sites: Sites,
     /// Leased instances, ordered by when the lease ends.
     leases: BTreeSet<(Millis, InstanceId)>,
@@ -37,7 +37,7 @@ pub(crate) type Rank = (u8, Millis);
 
 /// The instances of one version.
 #[derive(Debug, Default)]
-pub(crate) struct OfVersion {
+pub(crate) struct VersionInstances {
     pub(crate) ids: BTreeSet<InstanceId>,
     /// Unleased instances with a free slot, best last.
     pub(crate) open: BTreeSet<(Rank, InstanceId)>,
@@ -68,7 +68,7 @@ struct Entry {
     lease: Option<(GatewayId, Millis, Millis)>,
     unused: Option<(bool, bool, Millis)>,
     untold: bool,
-    part: Part,
+    part: InstanceEntry,
 }
 
 impl Entry {
@@ -92,7 +92,7 @@ impl Entry {
             lease: (i.lease.as_ref()).map(|l| (l.gateway.clone(), l.granted_at, l.expires_at)),
             unused: (i.is_unused()).then_some((i.lease.is_some(), i.stage == Stage::Parked, i.last_active)),
             untold: i.lease.as_ref().is_some_and(|l| l.recalled && !l.told),
-            part: Part::of(i),
+            part: InstanceEntry::of(i),
         }
     }
 }
@@ -150,7 +150,7 @@ impl Index {
                 }
             }
             None => {
-                let mut of = OfNamespace::default();
+                let mut of = NamespaceInstances::default();
                 of.note(id, parts.0, parts.1);
                 self.namespaces.insert(namespace.to_owned(), of);
             }
@@ -174,7 +174,7 @@ impl Index {
     }
 }
 
-impl OfVersion {
+impl VersionInstances {
     fn note(&mut self, id: &InstanceId, was: Option<&Entry>, is: Option<&Entry>) {
         follow(&mut self.open, id, was.and_then(|e| e.rank), is.and_then(|e| e.rank));
         follow(
@@ -331,12 +331,12 @@ impl Instances {
     }
 
     /// The instances of a version.
-    pub(crate) fn of_version(&self, function: &FunctionId, version: VersionNumber) -> Option<&OfVersion> {
+    pub(crate) fn of_version(&self, function: &FunctionId, version: VersionNumber) -> Option<&VersionInstances> {
         self.index.functions.get(function)?.get(&version)
     }
 
     /// The instances of a namespace.
-    pub(crate) fn of_namespace(&self, namespace: &str) -> Option<&OfNamespace> {
+    pub(crate) fn of_namespace(&self, namespace: &str) -> Option<&NamespaceInstances> {
         self.index.namespaces.get(namespace)
     }
 

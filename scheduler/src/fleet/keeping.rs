@@ -5,13 +5,13 @@ use rekindle_retention::{Clock, Figures, Rung, Worth};
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::membership::{SHORTAGE, Worker};
-use super::retire::{Decided, Floor, Retiree};
+use super::retire::{Floor, InstanceDecision, Retiree};
 use super::{Fleet, Instance, PARKED_LEAST, Stage};
 use crate::clock::Millis;
 
 /// Why an instance was started before any request for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ahead {
+pub(crate) enum EarlyStartReason {
     /// First instance of its version: a deploy booted it.
     Deploy,
     /// `min_warm` or `min_parked` asks for it.
@@ -22,9 +22,9 @@ pub(crate) enum Ahead {
 
 /// What the policy records about one instance.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keeping {
+pub(crate) struct KeepAliveState {
     /// Why it was started ahead of any request; `None` once it has been used.
-    pub(crate) ahead: Option<Ahead>,
+    pub(crate) ahead: Option<EarlyStartReason>,
     /// The last use seen.
     seen: Millis,
     /// Greedy-dual's clock at that use.
@@ -34,8 +34,8 @@ pub(crate) struct Keeping {
     restores: bool,
 }
 
-impl Keeping {
-    pub(crate) fn new(restores: bool, clock: Clock, ahead: Option<Ahead>) -> Self {
+impl KeepAliveState {
+    pub(crate) fn new(restores: bool, clock: Clock, ahead: Option<EarlyStartReason>) -> Self {
         Self {
             ahead,
             seen: Millis(0),
@@ -130,8 +130,8 @@ impl Fleet {
         }
         self.clock.gone(worth);
         self.decided.push(match park {
-            true => Decided::ParkedForRoom,
-            false => Decided::EvictedForRoom,
+            true => InstanceDecision::ParkedForRoom,
+            false => InstanceDecision::EvictedForRoom,
         });
         self.retire(id, park)
     }
@@ -155,7 +155,7 @@ impl Fleet {
             let step = worker.guard.step(unneeded.len(), now.into(), &SHORTAGE);
             for (worth, id) in unneeded.into_iter().take(step) {
                 self.clock.gone(worth);
-                self.decided.push(Decided::EvictedForPressure);
+                self.decided.push(InstanceDecision::EvictedForPressure);
                 going.extend(self.retire(&id, false));
             }
         }
@@ -200,18 +200,18 @@ impl Fleet {
             return;
         }
         let was = self.instances.get_mut(id).and_then(|mut i| i.keeping.ahead.take());
-        if was == Some(Ahead::Forecast) {
-            self.decided.push(Decided::PrewarmUsed);
+        if was == Some(EarlyStartReason::Forecast) {
+            self.decided.push(InstanceDecision::PrewarmUsed);
         }
     }
 
     /// Records a decision.
-    pub(crate) fn decided(&mut self, what: Decided) {
+    pub(crate) fn decided(&mut self, what: InstanceDecision) {
         self.decided.push(what);
     }
 
     /// Takes the decisions made since the last call.
-    pub(crate) fn take_decided(&mut self) -> Vec<Decided> {
+    pub(crate) fn take_decided(&mut self) -> Vec<InstanceDecision> {
         std::mem::take(&mut self.decided)
     }
 }
@@ -221,7 +221,7 @@ mod tests {
     use rekindle_wire::internal::MemoryPressure;
 
     use super::*;
-    use crate::catalog::Known;
+    use crate::catalog::ClaimedVersion;
     use crate::catalog::LiveVersion;
     use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
 
@@ -254,7 +254,7 @@ mod tests {
             full: Some(0.0),
             available: Some(10.0),
         };
-        fleet.heartbeat(&beat, now, |_, _| Known::Unknown);
+        fleet.heartbeat(&beat, now, |_, _| ClaimedVersion::Unknown);
     }
 
     fn no_floor(_: &FunctionId, _: VersionNumber) -> Floor {
@@ -299,7 +299,7 @@ mod tests {
         };
         assert_eq!(names(&fleet.relieve(Millis(10), floor)), ["i-free"]);
         assert!(fleet.relieve(Millis(9_000), floor).is_empty());
-        assert_eq!(fleet.take_decided(), [Decided::EvictedForPressure]);
+        assert_eq!(fleet.take_decided(), [InstanceDecision::EvictedForPressure]);
     }
 
     #[test]
@@ -315,7 +315,10 @@ mod tests {
         fleet.parked(&a);
         let next = fleet.least_worth(fleet.instances.on(&worker(0))).unwrap();
         assert!(!fleet.step_down(&next).unwrap().park);
-        assert_eq!(fleet.take_decided(), [Decided::ParkedForRoom, Decided::EvictedForRoom]);
+        assert_eq!(
+            fleet.take_decided(),
+            [InstanceDecision::ParkedForRoom, InstanceDecision::EvictedForRoom]
+        );
         // The clock has advanced: what is used now outlives what was used before.
         fleet.note_worth(&a, Figures::default());
         assert!(fleet.clock != Clock::default());

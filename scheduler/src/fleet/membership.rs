@@ -22,9 +22,9 @@ use rekindle_wire::renewal::MadeWith;
 use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
-use super::sites::{Facts, Want};
+use super::sites::{ResourceShortage, WorkerFacts};
 use super::{Fleet, Instance, REMEMBER_GONE};
-use crate::catalog::Retired;
+use crate::catalog::RetiredSnapshots;
 use crate::clock::Millis;
 use crate::fleet::cost;
 
@@ -84,8 +84,8 @@ impl Worker {
         self.levels.disk_free_bytes.is_some_and(|free| free < cost::DISK_LEAST)
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
+    fn facts(&self) -> WorkerFacts {
+        WorkerFacts {
             capacity: self.capacity,
             instances_max: self.offer.instances_max as usize,
             address: self.address.as_str().into(),
@@ -94,9 +94,9 @@ impl Worker {
             instruction_sets: self.offer.instruction_sets,
             queue: cost::queue(self.levels.busy, self.offer.cpus),
             want: match (self.is_short_of_disk(), self.guard.is_short()) {
-                (true, _) => Want::Disk,
-                (false, true) => Want::Memory,
-                (false, false) => Want::Nothing,
+                (true, _) => ResourceShortage::Disk,
+                (false, true) => ResourceShortage::Memory,
+                (false, false) => ResourceShortage::Nothing,
             },
             takes_new: self.takes_new(),
             is_draining: self.is_draining(),
@@ -181,7 +181,7 @@ impl Fleet {
     }
 
     /// The worker's reported templates whose snapshots are retired.
-    pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &Retired) -> Vec<SnapshotId> {
+    pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &RetiredSnapshots) -> Vec<SnapshotId> {
         self.instances.sites().retired_templates(worker, retired)
     }
 

@@ -56,9 +56,9 @@ const UNSEEN: Millis = Millis(10_000);
 pub(crate) const PARKED_LEAST: u64 = 4 << 20;
 
 pub(crate) use instances::Instances;
-use keeping::{Ahead, Keeping};
+use keeping::{EarlyStartReason, KeepAliveState};
 pub(crate) use membership::Worker;
-use retire::Decided;
+use retire::InstanceDecision;
 use sites::{Site, Zone};
 
 /// A map by id. Every placement looks up several ids.
@@ -168,7 +168,7 @@ pub(crate) struct Instance {
     /// Memory beyond `memory_now` that is evicted.
     pub(crate) evicted_now: u64,
     /// The retention policy's record of it.
-    pub(crate) keeping: Keeping,
+    pub(crate) keeping: KeepAliveState,
 }
 
 impl Instance {
@@ -217,7 +217,7 @@ pub(crate) struct Fleet {
     /// Reservation of a worker for a function that waits for room.
     claims: reservation::Reservation,
     /// Decisions made and not counted yet.
-    decided: Vec<Decided>,
+    decided: Vec<InstanceDecision>,
     /// Copies of running instances that somebody has asked for and that are not there yet.
     copies: HashSet<InstanceId>,
 }
@@ -307,10 +307,10 @@ impl Fleet {
                 retire_after: Millis(0),
                 memory_now: 0,
                 evicted_now: 0,
-                keeping: Keeping::new(
+                keeping: KeepAliveState::new(
                     spec.snapshot.is_some(),
                     self.clock,
-                    (stage == Stage::Preparing).then_some(Ahead::Deploy),
+                    (stage == Stage::Preparing).then_some(EarlyStartReason::Deploy),
                 ),
             },
         );
@@ -324,8 +324,8 @@ impl Fleet {
             let ended = self.ended.entry(lease.gateway.clone()).or_default();
             ended.push((id.clone(), lease.expires_at));
         }
-        if gone.keeping.ahead == Some(Ahead::Forecast) {
-            self.decided.push(Decided::PrewarmUnused);
+        if gone.keeping.ahead == Some(EarlyStartReason::Forecast) {
+            self.decided.push(InstanceDecision::PrewarmUnused);
         }
         Some(gone)
     }

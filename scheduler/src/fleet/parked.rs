@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
-use super::keeping::Ahead;
+use super::keeping::EarlyStartReason;
 use super::{Fleet, Stage};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
@@ -21,7 +21,7 @@ impl Fleet {
         worker: WorkerId,
         live: &LiveVersion,
         kind: StartKind,
-        why: Ahead,
+        why: EarlyStartReason,
         park: bool,
         now: Millis,
     ) -> InstanceId {
@@ -89,11 +89,11 @@ impl Fleet {
 /// When each pool may start its next instance.
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
-    next: HashMap<(FunctionId, VersionNumber), Next>,
+    next: HashMap<(FunctionId, VersionNumber), RefillBackoff>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Next {
+struct RefillBackoff {
     at: Millis,
     pause: Millis,
     filled: u64,
@@ -104,7 +104,7 @@ impl Pools {
     /// `filled` is the number of its starts that have become useful so far.
     pub(crate) fn may_start(&mut self, live: &LiveVersion, filled: u64, now: Millis) -> bool {
         let key = (live.spec.function.clone(), live.spec.version);
-        let next = self.next.entry(key).or_insert(Next {
+        let next = self.next.entry(key).or_insert(RefillBackoff {
             at: now,
             pause: PAUSE,
             filled,
@@ -116,7 +116,7 @@ impl Pools {
             true => PAUSE,
             false => Millis(next.pause.0.saturating_mul(2)).min(PAUSE_MAX),
         };
-        *next = Next {
+        *next = RefillBackoff {
             at: now.plus(pause),
             pause,
             filled,

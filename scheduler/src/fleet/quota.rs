@@ -13,11 +13,11 @@ use crate::clock::Millis;
 
 /// Order in which a namespace's unused instances are given up: unleased before leased, parked before ready, then least
 /// recently used first.
-type GivenUp = (bool, bool, Millis);
+type EvictionOrder = (bool, bool, Millis);
 
 /// What instances hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Holding {
+pub(crate) struct HeldResources {
     /// Number of instances.
     pub(crate) instances: u64,
     /// Memory that is set aside for them, in bytes.
@@ -26,13 +26,13 @@ pub(crate) struct Holding {
 
 /// What the index of a namespace has of one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct InstanceEntry {
     memory: u64,
     is_stopping: bool,
-    unused: Option<GivenUp>,
+    unused: Option<EvictionOrder>,
 }
 
-impl Part {
+impl InstanceEntry {
     pub(super) fn of(instance: &Instance) -> Self {
         let order = (
             instance.lease.is_some(),
@@ -49,16 +49,16 @@ impl Part {
 
 /// The instances of a namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct OfNamespace {
-    pub(crate) all: Holding,
+pub(crate) struct NamespaceInstances {
+    pub(crate) all: HeldResources,
     /// The part of it that is being given up.
-    stopping: Holding,
-    unused: BTreeSet<(GivenUp, InstanceId)>,
+    stopping: HeldResources,
+    unused: BTreeSet<(EvictionOrder, InstanceId)>,
 }
 
-impl OfNamespace {
-    pub(super) fn note(&mut self, id: &InstanceId, was: Option<Part>, is: Option<Part>) {
-        let change = |holding: &mut Holding, part: Part, by: fn(u64, u64) -> u64| {
+impl NamespaceInstances {
+    pub(super) fn note(&mut self, id: &InstanceId, was: Option<InstanceEntry>, is: Option<InstanceEntry>) {
+        let change = |holding: &mut HeldResources, part: InstanceEntry, by: fn(u64, u64) -> u64| {
             holding.instances = by(holding.instances, 1);
             holding.memory = by(holding.memory, part.memory);
         };
@@ -87,10 +87,10 @@ impl OfNamespace {
 
 impl Fleet {
     /// What the instances of a namespace hold.
-    pub(crate) fn holding(&self, namespace: &str) -> Holding {
+    pub(crate) fn holding(&self, namespace: &str) -> HeldResources {
         self.instances
             .of_namespace(namespace)
-            .map_or_else(Holding::default, |of| of.all)
+            .map_or_else(HeldResources::default, |of| of.all)
     }
 
     /// The quota that one more instance of a version would exceed.
@@ -106,7 +106,7 @@ impl Fleet {
         self.exceeded(namespace, self.holding(namespace), 0, more).is_none()
     }
 
-    fn exceeded(&self, namespace: &str, held: Holding, instances: u64, memory: u64) -> Option<QuotaExceeded> {
+    fn exceeded(&self, namespace: &str, held: HeldResources, instances: u64, memory: u64) -> Option<QuotaExceeded> {
         let (limits, _) = self.quotas.of(namespace);
         let over = |kind, used, asked| limits.exceeded(kind, used, asked).filter(|_| asked > 0);
         over(QuotaKind::Instances, held.instances, instances).or_else(|| over(QuotaKind::Memory, held.memory, memory))
@@ -119,7 +119,7 @@ impl Fleet {
         let spec = &live.spec;
         let namespace = spec.function.namespace();
         let of = self.instances.of_namespace(namespace)?;
-        let later = Holding {
+        let later = HeldResources {
             instances: of.all.instances.saturating_sub(of.stopping.instances),
             memory: of.all.memory.saturating_sub(of.stopping.memory),
         };
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{fleet, gateway, live, ready, spec};
-    use crate::placement::{Ask, Decision, Shortage, place};
+    use crate::placement::{Decision, Shortage, SlotRequest, place};
     use crate::quotas::Quotas;
 
     const GIB: u64 = 1 << 30;
@@ -156,8 +156,8 @@ mod tests {
         fleet
     }
 
-    fn ask() -> Ask {
-        Ask {
+    fn ask() -> SlotRequest {
+        SlotRequest {
             gateway: gateway(1),
             version: None,
             held: Vec::new(),
@@ -218,14 +218,14 @@ mod tests {
         // Another namespace's instances have no part in it.
         assert_eq!(
             fleet.holding("team"),
-            Holding {
+            HeldResources {
                 instances: 1,
                 memory: 2 * GIB
             }
         );
         assert_eq!(
             fleet.holding("default"),
-            Holding {
+            HeldResources {
                 instances: 3,
                 memory: 6 * GIB
             }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use rekindle_wire::{FunctionId, InstanceId, WorkerId};
 
-use super::retire::Decided;
+use super::retire::InstanceDecision;
 use super::{Draining, Fleet, Instance, Worker};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
@@ -99,7 +99,7 @@ impl Fleet {
         if let Some(mut instance) = self.instances.get_mut(&id) {
             instance.draining = Some(Draining::Surplus);
         }
-        self.decided(Decided::Yielded);
+        self.decided(InstanceDecision::Yielded);
         self.recall(&id);
         true
     }

@@ -16,7 +16,7 @@ const PARK_AGAIN: Millis = Millis(2_000);
 
 /// A decision about an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decided {
+pub(crate) enum InstanceDecision {
     /// Parked, since it was unused for its idle time.
     Parked,
     /// Retired, since it was unused for its idle time.
@@ -37,7 +37,7 @@ pub(crate) enum Decided {
     PrewarmUnused,
 }
 
-impl Decided {
+impl InstanceDecision {
     /// The decision's name in metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -91,20 +91,26 @@ impl Fleet {
             let leaving = self.is_leaving(instance);
             let ready = usize::from(instance.stage == Stage::Ready && !instance.to_park && !leaving);
             match instance.fate(now, leaving, *stay, least) {
-                Fate::Stay => {}
-                Fate::Park => {
+                IdleAction::Stay => {}
+                IdleAction::Park => {
                     stay.parked += 1;
                     stay.warm -= ready;
                     due.push((id.clone(), true));
                 }
-                Fate::Go => {
+                IdleAction::Go => {
                     stay.parked -= usize::from(instance.stage == Stage::Parked && !leaving);
                     stay.warm -= ready;
                     due.push((id.clone(), false));
                 }
             }
         }
-        let decided = |(_, park): &(_, bool)| if *park { Decided::Parked } else { Decided::LetGo };
+        let decided = |(_, park): &(_, bool)| {
+            if *park {
+                InstanceDecision::Parked
+            } else {
+                InstanceDecision::LetGo
+            }
+        };
         self.decided.extend(due.iter().map(decided));
         due.into_iter()
             .filter_map(|(id, park)| self.retire(&id, park))
@@ -129,7 +135,7 @@ impl Fleet {
     pub(crate) fn free_up(&mut self, id: &InstanceId) -> Option<Retiree> {
         let instance = self.instances.get(id)?;
         if instance.is_free() {
-            self.decided.push(Decided::EvictedForRoom);
+            self.decided.push(InstanceDecision::EvictedForRoom);
             self.retire(id, false)
         } else {
             self.recall(id);
@@ -221,7 +227,7 @@ impl Fleet {
 }
 
 /// What happens to an unused instance.
-enum Fate {
+enum IdleAction {
     Stay,
     Park,
     Go,
@@ -229,18 +235,20 @@ enum Fate {
 
 impl Instance {
     /// `stay` counts the instances of its version, itself included.
-    fn fate(&self, now: Millis, leaving: bool, stay: Floor, least: Floor) -> Fate {
+    fn fate(&self, now: Millis, leaving: bool, stay: Floor, least: Floor) -> IdleAction {
         let idle = now.since(self.last_active);
         let may_park = !self.cannot_park && (self.park_limit > Millis(0) || stay.parked < least.parked);
         match self.stage {
-            _ if leaving => Fate::Go,
-            Stage::Parked if stay.parked > least.parked && idle >= self.idle_limit.plus(self.park_limit) => Fate::Go,
-            Stage::Ready if self.to_park && may_park && idle >= PARK_AGAIN => Fate::Park,
+            _ if leaving => IdleAction::Go,
+            Stage::Parked if stay.parked > least.parked && idle >= self.idle_limit.plus(self.park_limit) => {
+                IdleAction::Go
+            }
+            Stage::Ready if self.to_park && may_park && idle >= PARK_AGAIN => IdleAction::Park,
             Stage::Ready if (self.to_park || stay.warm > least.warm) && idle >= self.idle_limit => match may_park {
-                true => Fate::Park,
-                false => Fate::Go,
+                true => IdleAction::Park,
+                false => IdleAction::Go,
             },
-            _ => Fate::Stay,
+            _ => IdleAction::Stay,
         }
     }
 }

@@ -9,7 +9,7 @@ use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
 
 use super::{Map, ring};
-use crate::catalog::Retired;
+use crate::catalog::RetiredSnapshots;
 use crate::clock::Millis;
 
 /// A zone's name. Workers of one zone fail together.
@@ -26,7 +26,7 @@ pub(crate) struct Share {
 
 /// What all instances on one worker take together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct WorkerUsage {
     pub(crate) instances: usize,
     /// Memory set aside for them, bytes.
     pub(crate) memory: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Taken {
 /// What a worker is short of. A new instance goes to a worker that is short of anything only if there is no other, and
 /// then to the earliest variant here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Want {
+pub(crate) enum ResourceShortage {
     Nothing,
     /// Each further instance makes others wait or go.
     Memory,
@@ -49,7 +49,7 @@ pub(crate) enum Want {
 
 /// What a worker says of itself, as far as placement needs it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Facts {
+pub(crate) struct WorkerFacts {
     /// Memory it may give to instances, bytes.
     pub(crate) capacity: u64,
     /// Maximum number of instances; 0 for no limit.
@@ -61,7 +61,7 @@ pub(crate) struct Facts {
     pub(crate) instruction_sets: InstructionSets,
     /// Extra time for each millisecond of work, caused by its load.
     pub(crate) queue: f64,
-    pub(crate) want: Want,
+    pub(crate) want: ResourceShortage,
     /// Whether new instances may be placed on it.
     pub(crate) takes_new: bool,
     /// Whether it is to finish what it serves.
@@ -80,8 +80,8 @@ pub(crate) enum Tier {
 /// One worker.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Site {
-    pub(crate) facts: Option<Facts>,
-    pub(crate) taken: Taken,
+    pub(crate) facts: Option<WorkerFacts>,
+    pub(crate) taken: WorkerUsage,
     pub(crate) ids: BTreeSet<InstanceId>,
     /// When the starts given to it so far will have had the processor time they need, milliseconds.
     busy_until: f64,
@@ -104,7 +104,7 @@ impl Site {
         Some(facts.capacity.saturating_sub(self.taken.in_use))
     }
 
-    fn takes_new(&self) -> Option<&Facts> {
+    fn takes_new(&self) -> Option<&WorkerFacts> {
         self.facts.as_ref().filter(|f| f.takes_new)
     }
 
@@ -242,7 +242,7 @@ impl Sites {
     }
 
     /// Sets what is known of a worker; `None` when the worker is forgotten.
-    pub(super) fn set_facts(&mut self, worker: &WorkerId, facts: Option<Facts>) {
+    pub(super) fn set_facts(&mut self, worker: &WorkerId, facts: Option<WorkerFacts>) {
         if facts.is_none() && !self.all.contains_key(worker) {
             return;
         }
@@ -256,7 +256,7 @@ impl Sites {
             return;
         }
         // The load changes all the time and is in none of the orders.
-        let order = |f: &Option<Facts>| f.clone().map(|f| Facts { queue: 0.0, ..f });
+        let order = |f: &Option<WorkerFacts>| f.clone().map(|f| WorkerFacts { queue: 0.0, ..f });
         if order(&site.facts) == order(&facts) {
             site.facts = facts;
             return;
@@ -264,7 +264,7 @@ impl Sites {
         self.orders.part(worker, site);
         site.facts = facts;
         self.orders.join(worker, site);
-        if site.facts.is_none() && site.ids.is_empty() && site.taken == Taken::default() {
+        if site.facts.is_none() && site.ids.is_empty() && site.taken == WorkerUsage::default() {
             self.all.remove(worker);
         }
     }
@@ -304,7 +304,7 @@ impl Sites {
     }
 
     /// A worker's reported templates whose snapshots are retired.
-    pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &Retired) -> Vec<SnapshotId> {
+    pub(crate) fn retired_templates(&self, worker: &WorkerId, retired: &RetiredSnapshots) -> Vec<SnapshotId> {
         let kept = self.all.get(worker).map(|site| site.kept.templates.iter());
         kept.into_iter()
             .flatten()

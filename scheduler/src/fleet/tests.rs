@@ -9,7 +9,7 @@ use rekindle_wire::renewal::MadeWith;
 
 use super::membership::{GONE, SILENCE};
 use super::*;
-use crate::catalog::{Known, LiveVersion};
+use crate::catalog::{ClaimedVersion, LiveVersion};
 use crate::fixture::{beat, fleet, info, live, parked, ready, spec, worker};
 
 fn gateway(text: &str) -> GatewayId {
@@ -19,7 +19,7 @@ fn gateway(text: &str) -> GatewayId {
 /// A fleet of two workers that reported at the same time.
 fn two_workers() -> Fleet {
     let mut fleet = fleet(100);
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| ClaimedVersion::Unknown);
     fleet
 }
 
@@ -116,7 +116,7 @@ fn an_instance_returned_with_lost_slots_is_busy_until_its_worker_says_otherwise(
     fleet.report(&lost, Millis(3));
     assert!(!fleet.instances[&id].is_free(), "it would be retired while it works");
     let listed = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
-    fleet.heartbeat(&listed, Millis(4), |_, _| Known::Unknown);
+    fleet.heartbeat(&listed, Millis(4), |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances[&id].is_free());
 }
 
@@ -135,10 +135,10 @@ fn the_memory_of_a_deploy_that_failed_is_freed_though_its_worker_was_never_asked
         Millis(0),
     );
     let later = UNSEEN.plus(Millis(1));
-    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), later, |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), later, |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.contains_key(&id), "a build may take longer");
     assert!(fleet.condemn(&id).is_some());
-    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), later, |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), later, |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.is_empty());
     assert!(fleet.condemn(&id).is_none());
 }
@@ -149,12 +149,12 @@ fn an_instance_that_vanishes_from_the_heartbeat_is_forgotten() {
     let mut fleet = fleet(100);
     let id = ready(&mut fleet, "i-a", &hello, Millis(1));
     let listed = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
-    fleet.heartbeat(&listed, Millis(2), |_, _| Known::Unknown);
+    fleet.heartbeat(&listed, Millis(2), |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.contains_key(&id));
-    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(3), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(3), |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.is_empty());
     // A heartbeat in flight when the instance went does not bring it back.
-    let stop = fleet.heartbeat(&listed, Millis(4), |_, _| Known::Live(hello.clone()));
+    let stop = fleet.heartbeat(&listed, Millis(4), |_, _| ClaimedVersion::Live(hello.clone()));
     assert_eq!(stop, [id]);
     assert!(fleet.instances.is_empty());
 }
@@ -172,9 +172,11 @@ fn an_instance_just_asked_for_is_not_missed_by_a_heartbeat_written_before() {
         Stage::Starting,
         Millis(1),
     );
-    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(2), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(2), |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.contains_key(&id));
-    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(20_000), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(20_000), |_, _| {
+        ClaimedVersion::Unknown
+    });
     assert!(!fleet.instances.contains_key(&id));
 }
 
@@ -183,7 +185,7 @@ fn a_restarted_worker_has_none_of_its_older_instances() {
     let hello = hello();
     let mut fleet = fleet(100);
     ready(&mut fleet, "i-a", &hello, Millis(1));
-    fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(2), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 2, 100, Vec::new()), Millis(2), |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.is_empty());
 }
 
@@ -194,18 +196,18 @@ fn what_a_killed_worker_had_sent_is_no_news_once_another_is_heard_of() {
     let before = beat(0, 1, 100, Vec::new());
     for incarnation in [2, 3] {
         fleet.heartbeat(&beat(0, incarnation, 100, Vec::new()), Millis(incarnation), |_, _| {
-            Known::Unknown
+            ClaimedVersion::Unknown
         });
     }
     let id = ready(&mut fleet, "i-a", &hello, Millis(4));
     for late in [before, beat(0, 2, 50, Vec::new())] {
         assert!(fleet.is_late(&late));
-        fleet.heartbeat(&late, Millis(5), |_, _| Known::Unknown);
+        fleet.heartbeat(&late, Millis(5), |_, _| ClaimedVersion::Unknown);
     }
     assert!(fleet.instances.contains_key(&id), "its instance is taken for another's");
     let now = beat(0, 3, 100, vec![info(&id, &hello.spec, 0, 0, 0)]);
     assert!(!fleet.is_late(&now));
-    fleet.heartbeat(&now, Millis(6), |_, _| Known::Unknown);
+    fleet.heartbeat(&now, Millis(6), |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.contains_key(&id));
 }
 
@@ -223,7 +225,7 @@ fn snapshots_are_made_anew_only_where_all_workers_make_the_same() {
     };
     let mut fleet = Fleet::default();
     let mut hear = |beat| {
-        fleet.heartbeat(&beat, Millis(1), |_, _| Known::Unknown);
+        fleet.heartbeat(&beat, Millis(1), |_, _| ClaimedVersion::Unknown);
         fleet.makes()
     };
     assert_eq!(hear(told(0, None)), None, "a build that knows nothing of it");
@@ -248,9 +250,9 @@ fn after_a_restart_of_the_scheduler_instances_are_taken_back_and_unknown_ones_st
     ];
     let mut fleet = Fleet::default();
     let stop = fleet.heartbeat(&beat(0, 1, 100, listed), Millis(1), |f, v| match (f.as_str(), v.0) {
-        ("hello", 1) => Known::Live(hello.clone()),
-        ("hello", 0) => Known::Older(old.clone()),
-        _ => Known::Unknown,
+        ("hello", 1) => ClaimedVersion::Live(hello.clone()),
+        ("hello", 0) => ClaimedVersion::Older(old.clone()),
+        _ => ClaimedVersion::Unknown,
     });
     assert_eq!(stop, [c]);
     assert!(fleet.instances[&a].draining.is_none());
@@ -343,7 +345,9 @@ fn a_lease_stays_when_what_it_was_recalled_for_is_over() {
     // Its worker is silent, and heard from again.
     let silent = SILENCE.plus(Millis(1));
     assert!(fleet.note_silence(silent) && !keeps(&mut fleet, silent));
-    fleet.heartbeat(&beat(0, 1, 100, listed(0)), silent, |_, _| Known::Live(hello.clone()));
+    fleet.heartbeat(&beat(0, 1, 100, listed(0)), silent, |_, _| {
+        ClaimedVersion::Live(hello.clone())
+    });
     assert!(keeps(&mut fleet, silent));
     // One of two reasons is over.
     fleet.drain(&worker(0), true, silent);
@@ -378,7 +382,9 @@ fn an_instance_that_finishes_for_another_reason_does_so_whatever_an_alias_names(
     let (a, b) = ("i-a".parse().unwrap(), "i-b".parse().unwrap());
     let listed = vec![info(&a, &hello.spec, 0, 1, 0), info(&b, &hello.spec, 0, 1, 0)];
     let mut fleet = Fleet::default();
-    fleet.heartbeat(&beat(0, 1, 100, listed), Millis(1), |_, _| Known::Live(hello.clone()));
+    fleet.heartbeat(&beat(0, 1, 100, listed), Millis(1), |_, _| {
+        ClaimedVersion::Live(hello.clone())
+    });
     assert_eq!(
         fleet.instances[&b].draining,
         Some(Draining::Surplus),

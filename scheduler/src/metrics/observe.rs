@@ -12,7 +12,7 @@ use super::FUNCTION;
 use crate::cluster::ClusterState;
 use crate::fleet::Worker;
 use crate::state::SchedulerState;
-use crate::store::Due;
+use crate::store::QueueCounts;
 
 const WAITING: Desc = Desc::new(
     "rekindle.scheduler.waiting",
@@ -241,7 +241,7 @@ fn sum(parts: impl IntoIterator<Item = (Vec<String>, f64)>) -> BTreeMap<Vec<Stri
 type Sample = (Vec<String>, f64);
 
 fn observe_calls(registry: &Registry, scheduler: &Weak<SchedulerState>) {
-    let each = |desc, read: fn(&str, &Due) -> Vec<Sample>| {
+    let each = |desc, read: fn(&str, &QueueCounts) -> Vec<Sample>| {
         let weak = Weak::clone(scheduler);
         registry.observe(Kind::Gauge, desc, move || {
             let read = |s: Arc<SchedulerState>| -> Vec<_> {

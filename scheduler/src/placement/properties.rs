@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use rekindle_wire::SnapshotId;
 use rekindle_wire::internal::{LeaseReport, RestorableSnapshots, ReturnedLease};
 
-use super::start::{Best, cheapest};
+use super::start::{CheapestWorker, cheapest};
 use super::*;
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::fixture::{beat, gateway, live, spec, worker};
 use crate::fleet::cost;
 use crate::fleet::membership::SILENCE;
@@ -29,7 +29,7 @@ struct Host {
 }
 
 #[derive(Debug, Clone)]
-struct Placed {
+struct PlacedInstance {
     function: usize,
     host: usize,
     leased: bool,
@@ -39,7 +39,7 @@ struct Placed {
 #[derive(Debug, Clone)]
 struct Cluster {
     hosts: Vec<Host>,
-    placed: Vec<Placed>,
+    placed: Vec<PlacedInstance>,
 }
 
 fn host() -> impl Strategy<Value = Host> {
@@ -62,7 +62,7 @@ fn host() -> impl Strategy<Value = Host> {
 fn cluster() -> impl Strategy<Value = Cluster> {
     let hosts = proptest::collection::vec(host(), 1..14);
     let placed = (0..2_usize, 0..14_usize, any::<bool>(), 0..4_usize);
-    let placed = placed.prop_map(|(function, host, leased, stage)| Placed {
+    let placed = placed.prop_map(|(function, host, leased, stage)| PlacedInstance {
         function,
         host,
         leased,
@@ -100,7 +100,7 @@ impl Cluster {
                 templates: is(host.template),
                 cached: is(host.cached),
             });
-            fleet.heartbeat(&beat, NOW, |_, _| Known::Unknown);
+            fleet.heartbeat(&beat, NOW, |_, _| ClaimedVersion::Unknown);
             fleet.drain(&worker(n), host.drained, Millis(NOW.0 + 60_000));
             if host.silent {
                 fleet.workers.get_mut(&worker(n)).unwrap().last_heartbeat = Millis(0);
@@ -126,8 +126,8 @@ impl Cluster {
     }
 }
 
-fn ask() -> Ask {
-    Ask {
+fn ask() -> SlotRequest {
+    SlotRequest {
         gateway: gateway(0),
         version: None,
         held: Vec::new(),
@@ -144,7 +144,7 @@ fn room(fleet: &Fleet, id: &WorkerId) -> u64 {
     capacity.saturating_sub(here.map(Instance::set_aside).sum())
 }
 
-fn best(fleet: &Fleet, version: &LiveVersion, now: Millis) -> Option<Best> {
+fn best(fleet: &Fleet, version: &LiveVersion, now: Millis) -> Option<CheapestWorker> {
     cheapest(fleet, version, StartKind::Restored, now, |_| true).ok()
 }
 
@@ -244,7 +244,7 @@ proptest! {
         for version in functions() {
             let mut taken = Vec::new();
             for n in 0..40 {
-                let ask = Ask { gateway: gateway(n % 3), held: taken.clone(), ..ask() };
+                let ask = SlotRequest { gateway: gateway(n % 3), held: taken.clone(), ..ask() };
                 let Decision::Use(id) = place(&fleet, &version, &ask, now) else { break };
                 prop_assert!(!taken.contains(&id), "{id} is leased already");
                 fleet.grant(&id, &ask.gateway, &version, now);
@@ -313,7 +313,7 @@ fn a_busy_worker_s_warm_instance_is_left_for_a_restore_elsewhere_only_when_that_
             busy: 0.0,
             ..hot.clone()
         };
-        let ready = Placed {
+        let ready = PlacedInstance {
             function: 0,
             host: 0,
             leased: false,

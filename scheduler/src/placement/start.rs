@@ -12,8 +12,8 @@ use super::{Decision, Shortage};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 use crate::fleet::cost;
-use crate::fleet::instances::OfVersion;
-use crate::fleet::sites::{Tier, Want};
+use crate::fleet::instances::VersionInstances;
+use crate::fleet::sites::{ResourceShortage, Tier};
 use crate::fleet::{Fleet, ring};
 
 /// Number of a function's places, over all rings.
@@ -23,7 +23,7 @@ const HOLDING: usize = 6;
 
 /// Where to start an instance.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Best {
+pub(crate) struct CheapestWorker {
     pub(crate) worker: WorkerId,
     /// Expected time until the function has the invocation, milliseconds.
     pub(crate) cost: f64,
@@ -36,13 +36,13 @@ pub(crate) fn cheapest(
     kind: StartKind,
     now: Millis,
     usable: impl Fn(&WorkerId) -> bool,
-) -> Result<Best, Decision> {
+) -> Result<CheapestWorker, Decision> {
     let sites = fleet.instances.sites();
     let view = View::new(fleet, live, kind, now);
     let usable = |worker: &WorkerId| {
         usable(worker) && !fleet.is_kept_from(&live.spec.function, worker) && view.has_instructions(worker)
     };
-    let mut best: Option<((Want, f64), &WorkerId)> = None;
+    let mut best: Option<((ResourceShortage, f64), &WorkerId)> = None;
     let mut consider = |worker| {
         if let Some(cost) = view.cost(worker)
             && best.is_none_or(|(least, _)| cost < least)
@@ -57,7 +57,7 @@ pub(crate) fn cheapest(
         consider(roomiest);
     }
     match best {
-        Some(((_, cost), worker)) => Ok(Best {
+        Some(((_, cost), worker)) => Ok(CheapestWorker {
             worker: worker.clone(),
             cost,
         }),
@@ -68,7 +68,7 @@ pub(crate) fn cheapest(
 struct View<'a> {
     fleet: &'a Fleet,
     live: &'a LiveVersion,
-    of_version: Option<&'a OfVersion>,
+    of_version: Option<&'a VersionInstances>,
     holders: Option<&'a BTreeMap<u64, (WorkerId, Tier)>>,
     kind: StartKind,
     now: Millis,
@@ -98,7 +98,7 @@ impl<'a> View<'a> {
     }
 
     /// What the worker is short of, and the expected duration of a start there. `None` if it has no room.
-    fn cost(&self, worker: &WorkerId) -> Option<(Want, f64)> {
+    fn cost(&self, worker: &WorkerId) -> Option<(ResourceShortage, f64)> {
         let site = self.fleet.instances.sites().get(worker)?;
         let facts = site.facts.as_ref().filter(|f| f.takes_new)?;
         let room = site.room();

@@ -11,11 +11,11 @@ use rekindle_wire::migration::MigrationKind;
 use rekindle_wire::processor::InstructionSets;
 
 use super::*;
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::fixture::{beat, fleet, gateway, info, live, parked, ready, spec, worker};
 
-fn ask(n: usize) -> Ask {
-    Ask {
+fn ask(n: usize) -> SlotRequest {
+    SlotRequest {
         gateway: gateway(n),
         version: None,
         held: Vec::new(),
@@ -71,10 +71,10 @@ fn a_host_that_lacks_an_instruction_set_of_the_snapshot_s_is_not_chosen_and_boot
     for (n, capacity, has) in [(0, 1_000, "avx"), (1, 15, "avx avx512f gfni")] {
         let mut beat = beat(n, 1, capacity, Vec::new());
         beat.offer.instruction_sets = sets(has);
-        fleet.heartbeat(&beat, NOW, |_, _| Known::Unknown);
+        fleet.heartbeat(&beat, NOW, |_, _| ClaimedVersion::Unknown);
     }
     let started = |fleet: &Fleet, force| {
-        let ask = Ask { force, ..ask(0) };
+        let ask = SlotRequest { force, ..ask(0) };
         match place(fleet, &hello, &ask, NOW) {
             Decision::Start { worker, kind } => Some((worker, kind)),
             _ => None,
@@ -93,7 +93,7 @@ fn a_host_that_lacks_an_instruction_set_of_the_snapshot_s_is_not_chosen_and_boot
         "who asks for a restore waits for one"
     );
     // A worker of an earlier version does not report them.
-    fleet.heartbeat(&beat(2, 1, 15, Vec::new()), NOW, |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(2, 1, 15, Vec::new()), NOW, |_, _| ClaimedVersion::Unknown);
     assert_eq!(started(&fleet, None), Some((worker(2), StartKind::Restored)));
 }
 
@@ -104,7 +104,7 @@ fn an_instance_moves_to_no_host_that_lacks_an_instruction_set_of_its_own() {
     for (n, capacity, has) in [(0, 100, "avx avx2"), (1, 1_000, "avx"), (2, 50, "avx avx2 gfni")] {
         let mut beat = beat(n, 1, capacity, Vec::new());
         beat.offer.instruction_sets = sets(has);
-        fleet.heartbeat(&beat, NOW, |_, _| Known::Unknown);
+        fleet.heartbeat(&beat, NOW, |_, _| ClaimedVersion::Unknown);
     }
     let id = ready(&mut fleet, "i-1", &hello, NOW);
     let named = fleet
@@ -141,7 +141,7 @@ fn a_function_at_its_maximum_gives_up_one_instance_at_a_time() {
     for (n, id) in ["i-a", "i-b", "i-c"].into_iter().enumerate() {
         ready(&mut fleet, id, &hello, Millis(1 + n as u64));
     }
-    let forced = Ask {
+    let forced = SlotRequest {
         force: Some(StartKind::Booted),
         ..ask(0)
     };
@@ -238,7 +238,7 @@ fn a_lease_whose_answer_was_lost_is_granted_again_to_the_same_gateway_only() {
     assert!(matches!(place(&fleet, &hello, &ask(0), soon), Decision::Wait { .. }));
     assert_eq!(place(&fleet, &hello, &ask(0), later), Decision::Use(id.clone()));
     assert!(matches!(place(&fleet, &hello, &ask(1), later), Decision::Wait { .. }));
-    let knows = Ask {
+    let knows = SlotRequest {
         held: vec![id],
         ..ask(0)
     };
@@ -250,7 +250,7 @@ fn a_worker_that_was_not_reached_is_passed_over_while_there_is_another() {
     let hello = live(spec("hello", 1, 10, 1, 5));
     let mut fleet = fleet(100);
     let id = ready(&mut fleet, "i-a", &hello, Millis(0));
-    let unreached = Ask {
+    let unreached = SlotRequest {
         avoid: vec![fleet.workers[&worker(0)].address.clone()],
         avoid_until: NOW.plus(AVOID_FOR),
         ..ask(0)
@@ -260,7 +260,7 @@ fn a_worker_that_was_not_reached_is_passed_over_while_there_is_another() {
         Decision::Use(id.clone()),
         "there is no other"
     );
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), NOW, |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), NOW, |_, _| ClaimedVersion::Unknown);
     let elsewhere = place(&fleet, &hello, &unreached, NOW);
     assert!(matches!(elsewhere, Decision::Start { worker: w, .. } if w == worker(1)));
     let later = unreached.avoid_until;
@@ -279,7 +279,7 @@ fn a_worker_short_of_disk_or_memory_is_the_last_resort() {
         let say = |n: usize, short: bool, fleet: &mut crate::fleet::Fleet| {
             let mut said = beat(n, 1, 100, Vec::new());
             short_of(&mut said, short);
-            fleet.heartbeat(&said, NOW, |_, _| Known::Unknown);
+            fleet.heartbeat(&said, NOW, |_, _| ClaimedVersion::Unknown);
             place(fleet, &hello, &ask(0), NOW)
         };
         let on =
@@ -295,7 +295,7 @@ fn a_worker_short_of_disk_or_memory_is_the_last_resort() {
         for (n, short_of) in [(disk, short_of[0]), (memory, short_of[1])] {
             let mut said = beat(n, 1, 100, Vec::new());
             short_of(&mut said, true);
-            fleet.heartbeat(&said, NOW, |_, _| Known::Unknown);
+            fleet.heartbeat(&said, NOW, |_, _| ClaimedVersion::Unknown);
         }
         let placed = place(&fleet, &hello, &ask(0), NOW);
         assert!(matches!(placed, Decision::Start { worker: w, .. } if w == worker(memory)));

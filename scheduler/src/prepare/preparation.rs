@@ -11,11 +11,11 @@ use tokio::sync::SemaphorePermit;
 use super::phases::Phases;
 use super::runtime_snapshot::{keep_runtime_snapshot, runtime_snapshot};
 use super::worker::{PrepareEvents, until_gone};
-use super::{Done, abandon};
+use super::{PreparedVersion, abandon};
 use crate::catalog::LiveVersion;
 use crate::clock::Millis;
 use crate::fleet::Stage;
-use crate::placement::{Ask, Decision, Shortage, place};
+use crate::placement::{Decision, Shortage, SlotRequest, place};
 use crate::placing;
 use crate::refusal::NO_WORKER;
 use crate::state::Scheduler;
@@ -36,11 +36,11 @@ pub(super) struct Preparation<'a> {
     /// Its layers, if they need not be built.
     built: Option<BuiltLayers>,
     /// The ask for its first instance. It avoids the workers on which it failed.
-    ask: Ask,
+    ask: SlotRequest,
     pub(super) instance: InstanceId,
     pub(super) phases: Phases,
     /// The fallback if no other worker does better: it serves, without a snapshot.
-    pub(super) so_far: Option<Done>,
+    pub(super) so_far: Option<PreparedVersion>,
 }
 
 impl<'a> Preparation<'a> {
@@ -57,7 +57,7 @@ impl<'a> Preparation<'a> {
             version,
             source_key,
             built,
-            ask: Ask {
+            ask: SlotRequest {
                 gateway: rekindle_wire::ids::GatewayId::generate(),
                 version: None,
                 held: Vec::new(),
@@ -72,7 +72,7 @@ impl<'a> Preparation<'a> {
     }
 
     /// Tries workers until one succeeds, the function turns out to be at fault, or no worker is left.
-    pub(super) async fn run(&mut self) -> Result<Done, ApiError> {
+    pub(super) async fn run(&mut self) -> Result<PreparedVersion, ApiError> {
         let mut first_error = None;
         loop {
             let address = match self.room().await {
@@ -118,7 +118,7 @@ impl<'a> Preparation<'a> {
 
     /// Prepares the version on the worker at `address`. A worker that is no longer heard from is not waited for: its
     /// host may have vanished without notice.
-    async fn on(&mut self, address: &str) -> Result<Done, ApiError> {
+    async fn on(&mut self, address: &str) -> Result<PreparedVersion, ApiError> {
         let gone = until_gone(self.scheduler, self.instance.clone());
         tokio::select! {
             outcome = self.follow(address) => outcome,
@@ -127,7 +127,7 @@ impl<'a> Preparation<'a> {
     }
 
     /// Sends the order to the worker and records its progress.
-    async fn follow(&mut self, address: &str) -> Result<Done, ApiError> {
+    async fn follow(&mut self, address: &str) -> Result<PreparedVersion, ApiError> {
         let Self { scheduler, version, .. } = *self;
         let VersionInfo {
             function,
@@ -185,7 +185,7 @@ impl<'a> Preparation<'a> {
                     if let Some(named) = runtime_snapshot {
                         keep_runtime_snapshot(scheduler, function, config.base, &named).await;
                     }
-                    return Ok(Done {
+                    return Ok(PreparedVersion {
                         instance: self.instance.clone(),
                         spec,
                         snapshot,

@@ -6,7 +6,7 @@ use rekindle_wire::renewal::RenewalReason;
 use rekindle_wire::{FunctionId, SnapshotId, VersionNumber};
 
 use crate::state::Scheduler;
-use crate::store::Anew;
+use crate::store::AttemptReset;
 
 /// A snapshot refused this soon after it was made would be refused again, seconds.
 const REFUSED_AGAIN: i64 = 3_600;
@@ -43,7 +43,7 @@ async fn want(
     let cause = (RenewalReason::Refused, why);
     let noted = scheduler
         .store
-        .want_renewal((function, version), cause, (now, due), Anew::No)
+        .want_renewal((function, version), cause, (now, due), AttemptReset::No)
         .await;
     match noted {
         Ok(true) => {

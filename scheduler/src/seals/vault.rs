@@ -13,17 +13,17 @@ use rekindle_wire::{ApiError, ErrorCode, FunctionId, Namespace, SnapshotKey};
 use crate::store::{Store, StoreError};
 
 /// A namespace's key, or why it cannot be read.
-type Opened = Result<SnapshotKey, OpenError>;
+type UnsealedKey = Result<SnapshotKey, OpenError>;
 
 /// The keys of all namespaces that have one.
-pub(crate) struct Seals {
+pub(crate) struct NamespaceKeys {
     master: MasterKey,
-    keys: Mutex<BTreeMap<String, Opened>>,
+    keys: Mutex<BTreeMap<String, UnsealedKey>>,
     /// What collections read encrypted snapshots with.
     pub(crate) ring: Keyring,
 }
 
-impl Seals {
+impl NamespaceKeys {
     /// Those in the database.
     pub(crate) async fn read(store: &Store, master: MasterKey) -> Result<Self, StoreError> {
         let seals = Self {
@@ -82,7 +82,7 @@ impl Seals {
         self.ring.set(namespace.as_str(), None);
     }
 
-    pub(super) fn set(&self, namespace: &Namespace, opened: Opened) {
+    pub(super) fn set(&self, namespace: &Namespace, opened: UnsealedKey) {
         self.ring.set(namespace.as_str(), opened.as_ref().ok());
         self.keys.lock().insert(namespace.as_str().to_owned(), opened);
     }
@@ -94,7 +94,7 @@ impl Seals {
         self.master.seal(&owner(namespace), &key).map_err(|_| failed())
     }
 
-    pub(super) fn open(&self, namespace: &Namespace, sealed: &[u8]) -> Opened {
+    pub(super) fn open(&self, namespace: &Namespace, sealed: &[u8]) -> UnsealedKey {
         let key = self.master.open(&owner(namespace), sealed)?;
         SnapshotKey::new(&key).map_err(|_| OpenError::Form)
     }

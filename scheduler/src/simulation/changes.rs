@@ -4,7 +4,7 @@ use rekindle_wire::InstanceId;
 use rekindle_wire::api::InstanceState;
 use rekindle_wire::migration::MigrationKind;
 
-use super::hosts::{Link, Real};
+use super::hosts::{ActualInstance, Link};
 use super::world::{AWAY, Event, World};
 
 /// How long an instance is away when it moves.
@@ -74,7 +74,7 @@ impl World {
                 self.after(MOVE_TAKES, Event::Moved { instance, to });
             }
             Some(real) => {
-                let real = Real {
+                let real = ActualInstance {
                     state: InstanceState::Ready,
                     ..real.clone()
                 };

@@ -23,7 +23,7 @@ const FRESH: f64 = 0.2;
 
 /// An instance as it really is.
 #[derive(Debug, Clone)]
-pub(super) struct Real {
+pub(super) struct ActualInstance {
     pub(super) function: usize,
     pub(super) state: InstanceState,
     pub(super) started: StartKind,
@@ -49,7 +49,7 @@ pub(super) struct Host {
     pub(super) link: Link,
     pub(super) link_since: Millis,
     pub(super) incarnation: u64,
-    pub(super) instances: BTreeMap<InstanceId, Real>,
+    pub(super) instances: BTreeMap<InstanceId, ActualInstance>,
     /// Invocations being served.
     pub(super) running: u32,
     pub(super) busy: f64,

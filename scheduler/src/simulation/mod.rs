@@ -31,7 +31,7 @@ mod world;
 mod tests;
 
 pub use report::Report;
-pub use timing::{Timed, Timing, time_placements};
+pub use timing::{Timing, TimingReport, time_placements};
 
 /// What to simulate.
 #[derive(Debug, Clone, Serialize)]

@@ -5,14 +5,14 @@ use std::time::Instant;
 use rekindle_wire::api::{InstanceState, StartKind};
 use rekindle_wire::{FunctionId, InstanceId};
 
-use super::hosts::{Link, Real};
+use super::hosts::{ActualInstance, Link};
 use super::workload::parsed;
 use super::world::{Event, QueuedRequest, Request, World};
 use crate::clock::Millis;
 use crate::fleet::Stage;
 use crate::fleet::cost;
 use crate::fleet::sites::{Tier, as_f64};
-use crate::placement::{AVOID_FOR, Ask, Decision, Shortage, place};
+use crate::placement::{AVOID_FOR, Decision, Shortage, SlotRequest, place};
 
 /// How long an ask waits.
 const WAIT: Millis = Millis(10_000);
@@ -68,7 +68,7 @@ impl World {
         let (function, now) = (request.function, self.now);
         let live = self.workload.functions[function].live.clone();
         let gateway = &self.gateways[request.gateway];
-        let ask = Ask {
+        let ask = SlotRequest {
             gateway: gateway.id.clone(),
             version: None,
             held: gateway.held(function),
@@ -144,7 +144,7 @@ impl World {
         }
         let tier = there.open(function);
         let takes = cost::start(StartKind::Restored, tier, false) * there.slowness(&self.setup);
-        let real = Real {
+        let real = ActualInstance {
             function,
             state: InstanceState::Starting,
             started: StartKind::Restored,

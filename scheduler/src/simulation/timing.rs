@@ -14,10 +14,10 @@ use super::Setup;
 use super::hosts::Host;
 use super::random::Random;
 use super::workload::{Workload, parsed};
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::clock::Millis;
 use crate::fleet::{Fleet, Stage};
-use crate::placement::{Ask, Decision, place};
+use crate::placement::{Decision, SlotRequest, place};
 
 /// What is timed.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct Timing {
 
 /// The measurements.
 #[derive(Debug, Clone, Default)]
-pub struct Timed {
+pub struct TimingReport {
     /// Duration of each placement with what carries it out in memory, nanoseconds.
     pub placement_ns: Vec<u64>,
     /// Duration of all placements, and of the returns between them.
@@ -50,7 +50,7 @@ pub struct Timed {
 }
 
 /// A granted lease.
-struct Held {
+struct HeldLease {
     function: usize,
     gateway: usize,
     instance: InstanceId,
@@ -62,8 +62,8 @@ struct View {
     random: Random,
     gateways: Vec<GatewayId>,
     /// The ask of each gateway for each function.
-    asks: HashMap<(usize, usize), Ask>,
-    held: VecDeque<Held>,
+    asks: HashMap<(usize, usize), SlotRequest>,
+    held: VecDeque<HeldLease>,
     idle: VecDeque<InstanceId>,
     made: u64,
     now: Millis,
@@ -71,9 +71,9 @@ struct View {
 
 /// Times the placements.
 #[must_use]
-pub fn time_placements(timing: &Timing) -> Timed {
+pub fn time_placements(timing: &Timing) -> TimingReport {
     let mut view = View::new(&timing.setup);
-    let mut ignored = Timed::default();
+    let mut ignored = TimingReport::default();
     while view.fleet.instances.len() < timing.instances {
         let (function, gateway) = view.next(&timing.setup);
         view.place(function, gateway, &mut ignored);
@@ -85,9 +85,9 @@ pub fn time_placements(timing: &Timing) -> Timed {
             break;
         }
     }
-    let mut timed = Timed {
+    let mut timed = TimingReport {
         placement_ns: Vec::with_capacity(timing.placements),
-        ..Timed::default()
+        ..TimingReport::default()
     };
     let (began, cpu_before) = (Instant::now(), cpu_time());
     for _ in 0..timing.placements {
@@ -123,7 +123,7 @@ impl View {
             }
             host.running = u32::try_from(random.below(setup.cpus as usize + 1)).unwrap_or(0);
             let beat = host.beat(setup, &workload.functions, Millis(0));
-            fleet.heartbeat(&beat, Millis(0), |_, _| Known::Unknown);
+            fleet.heartbeat(&beat, Millis(0), |_, _| ClaimedVersion::Unknown);
         }
         Self {
             fleet,
@@ -150,11 +150,11 @@ impl View {
         )
     }
 
-    fn place(&mut self, function: usize, gateway: usize, timed: &mut Timed) {
+    fn place(&mut self, function: usize, gateway: usize, timed: &mut TimingReport) {
         let live = &self.workload.functions[function].live;
         // With the instances it already holds, which a gateway sends with each ask.
         let gateway_id = &self.gateways[gateway];
-        let ask = self.asks.entry((gateway, function)).or_insert_with(|| Ask {
+        let ask = self.asks.entry((gateway, function)).or_insert_with(|| SlotRequest {
             gateway: gateway_id.clone(),
             version: None,
             held: Vec::new(),
@@ -190,7 +190,7 @@ impl View {
         if let Some(placement) = granted {
             let instance = placement.instance;
             ask.held.push(instance.clone());
-            self.held.push_back(Held {
+            self.held.push_back(HeldLease {
                 function,
                 gateway,
                 instance,

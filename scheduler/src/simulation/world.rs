@@ -13,7 +13,7 @@ use super::hosts::{Host, Link};
 use super::random::Random;
 use super::workload::{Workload, parsed};
 use super::{Report, Setup};
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::clock::Millis;
 use crate::fleet::Fleet;
 use crate::fleet::heat::{Heat, REST};
@@ -235,8 +235,8 @@ impl World {
         let beat = self.hosts[host].beat(&self.setup, &self.workload.functions, self.now);
         let (functions, function_of) = (&self.workload.functions, &self.function_of);
         let known = |name: &_, _| match function_of.get(name) {
-            Some(n) => Known::Live(functions[*n].live.clone()),
-            None => Known::Unknown,
+            Some(n) => ClaimedVersion::Live(functions[*n].live.clone()),
+            None => ClaimedVersion::Unknown,
         };
         let stop = self.fleet.heartbeat(&beat, self.now, known);
         let revision = self.fleet.kept_revision(&beat.worker);

@@ -16,12 +16,12 @@ const READERS_MAX: usize = 64;
 
 pub(super) type Key = (FunctionId, SourceName);
 /// What each reader of a source said last, and when.
-type Said = BTreeMap<String, (Millis, SourceProgress)>;
+type ReaderReports = BTreeMap<String, (Millis, SourceProgress)>;
 
 /// What readers said.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    said: Mutex<BTreeMap<Key, Said>>,
+    said: Mutex<BTreeMap<Key, ReaderReports>>,
 }
 
 impl Sources {

@@ -10,7 +10,7 @@ use super::{Store, StoreError, failed, function_id, unreadable, version_state};
 
 /// Why an alias cannot name a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NotNamed {
+pub(crate) enum AliasError {
     /// There is no such function.
     NoFunction,
     /// There is no such version. `was_there` if there was, before it was removed.
@@ -69,11 +69,11 @@ impl Store {
         &self,
         function: &FunctionId,
         alias: &Alias,
-    ) -> Result<Result<(), NotNamed>, StoreError> {
+    ) -> Result<Result<(), AliasError>, StoreError> {
         let doing = "set an alias";
         let mut tx = self.begin(doing).await?;
         let Some(id) = Self::id_of(&mut tx, function, doing).await? else {
-            return Ok(Err(NotNamed::NoFunction));
+            return Ok(Err(AliasError::NoFunction));
         };
         for target in &alias.targets {
             if let Err(refused) = Self::check(&mut tx, (function, id), target.version, doing).await? {
@@ -107,11 +107,11 @@ impl Store {
         function: &FunctionId,
         to: Option<VersionNumber>,
         refuses: impl Fn(VersionNumber) -> Option<ApiError> + Send,
-    ) -> Result<Result<RolledBack, NotNamed>, StoreError> {
+    ) -> Result<Result<RolledBack, AliasError>, StoreError> {
         let doing = "roll a function back";
         let mut tx = self.begin(doing).await?;
         let Some(id) = Self::id_of(&mut tx, function, doing).await? else {
-            return Ok(Err(NotNamed::NoFunction));
+            return Ok(Err(AliasError::NoFunction));
         };
         let serving: Vec<(i64, i64)> = sqlx::query_as(
             "SELECT a.number, a.weight FROM aliases a JOIN versions v \
@@ -140,18 +140,18 @@ impl Store {
                 .await
                 .map_err(failed(doing))?;
                 let Some(before) = before else {
-                    return Ok(Err(NotNamed::NothingBefore));
+                    return Ok(Err(AliasError::NothingBefore));
                 };
                 number(before)?
             }
         };
         if let Some(why) = refuses(to) {
-            return Ok(Err(NotNamed::Refused(why)));
+            return Ok(Err(AliasError::Refused(why)));
         }
         if let [only] = &from[..]
             && only.version == to
         {
-            return Ok(Err(NotNamed::Serves(to)));
+            return Ok(Err(AliasError::Serves(to)));
         }
         if let Err(refused) = Self::check(&mut tx, (function, id), to, doing).await? {
             return Ok(Err(refused));
@@ -182,7 +182,7 @@ impl Store {
         (function, id): (&FunctionId, i64),
         version: VersionNumber,
         doing: &'static str,
-    ) -> Result<Result<(), NotNamed>, StoreError> {
+    ) -> Result<Result<(), AliasError>, StoreError> {
         let state: Option<String> =
             sqlx::query_scalar("SELECT state FROM versions WHERE function_id = $1 AND number = $2")
                 .bind(id)
@@ -192,7 +192,7 @@ impl Store {
                 .map_err(failed(doing))?;
         match state.as_deref().map(version_state).transpose()? {
             Some(VersionState::Live) => Ok(Ok(())),
-            Some(state) => Ok(Err(NotNamed::CannotServe { version, state })),
+            Some(state) => Ok(Err(AliasError::CannotServe { version, state })),
             None => {
                 let last: Option<i64> =
                     sqlx::query_scalar("SELECT last FROM version_numbers WHERE namespace = $1 AND name = $2")
@@ -202,7 +202,7 @@ impl Store {
                         .await
                         .map_err(failed(doing))?;
                 let was_there = version.0 > 0 && last.is_some_and(|last| i64::from(version.0) <= last);
-                Ok(Err(NotNamed::NoVersion { version, was_there }))
+                Ok(Err(AliasError::NoVersion { version, was_there }))
             }
         }
     }

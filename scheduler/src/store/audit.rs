@@ -13,7 +13,7 @@ const COLUMNS: &str = "number, unix_ms, actor, namespace, action, object, outcom
 
 /// Which entries to read.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct WantedAudit {
+pub(crate) struct AuditQuery {
     /// Only those with higher numbers.
     pub(crate) after: u64,
     /// Only those at or after this time.
@@ -61,7 +61,7 @@ impl Store {
     }
 
     /// Entries, oldest first.
-    pub(crate) async fn audit(&self, wanted: &WantedAudit) -> Result<AuditPage, StoreError> {
+    pub(crate) async fn audit(&self, wanted: &AuditQuery) -> Result<AuditPage, StoreError> {
         let doing = "read the audit log";
         let mut tx = self.pool.begin().await.map_err(failed(doing))?;
         let begins_after = begins_after(&mut tx).await?;
@@ -186,9 +186,9 @@ mod tests {
             ] {
                 appended.push(store.append_audit(entry(unix_ms, namespace)).await.unwrap());
             }
-            let all = WantedAudit {
+            let all = AuditQuery {
                 limit: 9,
-                ..WantedAudit::default()
+                ..AuditQuery::default()
             };
             let page = store.audit(&all).await.unwrap();
             assert_eq!((page.begins_after.number, &page.entries), (0, &appended));
@@ -198,13 +198,13 @@ mod tests {
                 assert_eq!(entry.hash, digest(entry));
                 before.clone_from(&entry.hash);
             }
-            let numbers = async |wanted: WantedAudit| {
+            let numbers = async |wanted: AuditQuery| {
                 let page = store.audit(&wanted).await.unwrap();
                 page.entries.iter().map(|entry| entry.number).collect::<Vec<_>>()
             };
             let namespace = Some("team".parse().unwrap());
             assert_eq!(
-                numbers(WantedAudit {
+                numbers(AuditQuery {
                     namespace,
                     ..all.clone()
                 })
@@ -212,7 +212,7 @@ mod tests {
                 [2, 4]
             );
             assert_eq!(
-                numbers(WantedAudit {
+                numbers(AuditQuery {
                     after: 3,
                     ..all.clone()
                 })
@@ -220,14 +220,14 @@ mod tests {
                 [4, 5]
             );
             assert_eq!(
-                numbers(WantedAudit {
+                numbers(AuditQuery {
                     limit: 2,
                     ..all.clone()
                 })
                 .await,
                 [1, 2]
             );
-            let since = WantedAudit {
+            let since = AuditQuery {
                 since_unix_ms: 25,
                 ..all.clone()
             };
@@ -257,7 +257,7 @@ mod tests {
             }
             let namespace = Some("team".parse().unwrap());
             assert_eq!(
-                numbers(WantedAudit {
+                numbers(AuditQuery {
                     namespace,
                     ..all.clone()
                 })

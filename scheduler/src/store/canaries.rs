@@ -4,7 +4,7 @@ use rekindle_wire::FunctionId;
 use rekindle_wire::api::{Canary, CanaryState};
 use sqlx::{Any, Transaction};
 
-use super::{NotNamed, Store, StoreError, failed, function_id, json, parsed};
+use super::{AliasError, Store, StoreError, failed, function_id, json, parsed};
 
 impl Store {
     /// Records a canary's step or end, and has `live` name what it says. Returns `false` if another change has ended
@@ -13,11 +13,11 @@ impl Store {
         &self,
         function: &FunctionId,
         canary: &Canary,
-    ) -> Result<Result<bool, NotNamed>, StoreError> {
+    ) -> Result<Result<bool, AliasError>, StoreError> {
         let doing = "move a canary";
         let mut tx = self.begin(doing).await?;
         let Some(id) = Self::id_of(&mut tx, function, doing).await? else {
-            return Ok(Err(NotNamed::NoFunction));
+            return Ok(Err(AliasError::NoFunction));
         };
         let open: Option<i64> = sqlx::query_scalar("SELECT is_open FROM canaries WHERE function_id = $1")
             .bind(id)
@@ -51,11 +51,11 @@ impl Store {
         &self,
         function: &FunctionId,
         canary: &Canary,
-    ) -> Result<Result<(), NotNamed>, StoreError> {
+    ) -> Result<Result<(), AliasError>, StoreError> {
         let doing = "begin a canary";
         let mut tx = self.begin(doing).await?;
         let Some(id) = Self::id_of(&mut tx, function, doing).await? else {
-            return Ok(Err(NotNamed::NoFunction));
+            return Ok(Err(AliasError::NoFunction));
         };
         for target in canary.alias().targets {
             if let Err(refused) = Self::check(&mut tx, (function, id), target.version, doing).await? {

@@ -6,7 +6,7 @@ use super::{Store, StoreError, failed, function_id, unreadable, version_state};
 
 /// What a deleted function leaves in the object store.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Leftovers {
+pub(crate) struct OrphanedObjects {
     pub(crate) snapshots: Vec<SnapshotId>,
     /// Uploaded folders that no other version uses.
     pub(crate) source_keys: Vec<String>,
@@ -41,7 +41,7 @@ impl Store {
         &self,
         name: &FunctionId,
         now_unix_ms: i64,
-    ) -> Result<Option<Leftovers>, StoreError> {
+    ) -> Result<Option<OrphanedObjects>, StoreError> {
         let doing = "delete a function";
         let mut tx = self.begin(doing).await?;
         let id: Option<i64> = sqlx::query_scalar("SELECT id FROM functions WHERE namespace = $1 AND name = $2")
@@ -98,7 +98,7 @@ impl Store {
             .execute(&mut *tx)
             .await
             .map_err(failed(doing))?;
-        let mut leftovers = Leftovers::default();
+        let mut leftovers = OrphanedObjects::default();
         for snapshot in replaced {
             let snapshot = snapshot.parse().map_err(unreadable("replaced_snapshots.snapshot"))?;
             leftovers.snapshots.push(snapshot);

@@ -4,11 +4,11 @@ use super::{Dialect, Store, StoreError, failed};
 
 /// The answer to a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Led {
+pub(crate) enum ElectionOutcome {
     /// The candidate leads until the requested time is over. The term grows with each change of hands.
-    Own { term: i64 },
+    Won { term: i64 },
     /// Another leads and is reached at this address.
-    By { address: String },
+    LedBy { address: String },
 }
 
 impl Store {
@@ -18,7 +18,7 @@ impl Store {
     }
 
     /// Takes the lead for `hold_ms` from now on, if no other scheduler has it.
-    pub(crate) async fn lead(&self, holder: &str, address: &str, hold_ms: i64) -> Result<Led, StoreError> {
+    pub(crate) async fn lead(&self, holder: &str, address: &str, hold_ms: i64) -> Result<ElectionOutcome, StoreError> {
         let doing = "tell who leads";
         let now = self.dialect.now_unix_ms();
         let sql = format!(
@@ -36,13 +36,13 @@ impl Store {
             .await
             .map_err(failed(doing))?;
         if let Some(term) = term {
-            return Ok(Led::Own { term });
+            return Ok(ElectionOutcome::Won { term });
         }
         let address: String = sqlx::query_scalar("SELECT address FROM leader WHERE one = 1")
             .fetch_one(&self.pool)
             .await
             .map_err(failed(doing))?;
-        Ok(Led::By { address })
+        Ok(ElectionOutcome::LedBy { address })
     }
 
     /// Gives the lead up: another may take it at once.

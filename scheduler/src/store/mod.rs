@@ -46,21 +46,24 @@ use serde::de::DeserializeOwned;
 use sqlx::any::AnyPoolOptions;
 use sqlx::{Any, AnyPool, Transaction};
 
-pub(crate) use aliases::NotNamed;
-pub(crate) use audit::WantedAudit;
+pub(crate) use aliases::AliasError;
+pub(crate) use audit::AuditQuery;
 pub use backup::{CopyError, check_database, copy_database};
-pub(crate) use calls::{CallRow, Claimed, Due, DueEvent, Ended, NewRow, Post, Queues, Stored, Wanted};
+pub(crate) use calls::{
+    CallDisposition, CallNotification, CallQuery, CallRow, DueEvent, NewRow, QueueCounts, Queues, SealedClaim,
+    StoredCall,
+};
 pub(crate) use dialect::Dialect;
 pub(crate) use keys::StoredKey;
-pub(crate) use leader::Led;
+pub(crate) use leader::ElectionOutcome;
 pub(crate) use master_key::KnownMasterKey;
-pub(crate) use renewals::{ATTEMPTS_MAX, Anew, DueRenewal};
+pub(crate) use renewals::{ATTEMPTS_MAX, AttemptReset, DueRenewal};
 pub(crate) use schedules::StoredSchedule;
 pub(crate) use secrets::StoredSecret;
 use session::Session;
 pub(crate) use session::despite_another_taking_the_lead;
-pub(crate) use usage_days::WantedUsage;
-pub(crate) use versions::{NewVersion, Serves, Source};
+pub(crate) use usage_days::UsageQuery;
+pub(crate) use versions::{NewVersion, Rollout, Source};
 
 /// Maximum number of connections.
 const CONNECTIONS: u32 = 8;

@@ -75,16 +75,16 @@ impl Store {
         (function, version): (&FunctionId, VersionNumber),
         (reason, why): (RenewalReason, &str),
         (now_unix_s, due_unix_s): (i64, i64),
-        anew: Anew,
+        anew: AttemptReset,
     ) -> Result<bool, StoreError> {
         let conflict = match anew {
-            Anew::No => "DO NOTHING",
-            Anew::ForAnotherCause => {
+            AttemptReset::No => "DO NOTHING",
+            AttemptReset::ForAnotherCause => {
                 "DO UPDATE SET reason = excluded.reason, why = excluded.why, due_unix_s = excluded.due_unix_s, \
                  attempts = 0, \
                  error = NULL WHERE renewals.why <> excluded.why"
             }
-            Anew::Always => {
+            AttemptReset::Always => {
                 "DO UPDATE SET reason = excluded.reason, why = excluded.why, due_unix_s = excluded.due_unix_s, \
                  attempts = 0, \
                  error = NULL"
@@ -281,7 +281,7 @@ impl Store {
 
 /// Whether a renewal that is already queued starts counting its attempts anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Anew {
+pub(crate) enum AttemptReset {
     /// Never.
     No,
     /// If it is wanted for another cause than before.
@@ -347,11 +347,21 @@ mod tests {
             assert_eq!(made[0].2, None);
             assert_eq!(made[1].2, snapshot("s-2", Some(3)).made_with);
 
-            assert!(store.want_renewal(first, FILTER, (10, 10), Anew::No).await.unwrap());
-            assert!(store.want_renewal(second, FILTER, (11, 11), Anew::No).await.unwrap());
+            assert!(
+                store
+                    .want_renewal(first, FILTER, (10, 10), AttemptReset::No)
+                    .await
+                    .unwrap()
+            );
+            assert!(
+                store
+                    .want_renewal(second, FILTER, (11, 11), AttemptReset::No)
+                    .await
+                    .unwrap()
+            );
             assert!(
                 !store
-                    .want_renewal(first, FILTER, (12, 12), Anew::ForAnotherCause)
+                    .want_renewal(first, FILTER, (12, 12), AttemptReset::ForAnotherCause)
                     .await
                     .unwrap()
             );
@@ -379,10 +389,15 @@ mod tests {
 
             // For another cause the count starts again.
             let other = (RenewalReason::Form, "b");
-            assert!(!store.want_renewal(first, other, (13, 13), Anew::No).await.unwrap());
+            assert!(
+                !store
+                    .want_renewal(first, other, (13, 13), AttemptReset::No)
+                    .await
+                    .unwrap()
+            );
             assert!(
                 store
-                    .want_renewal(first, other, (13, 5), Anew::ForAnotherCause)
+                    .want_renewal(first, other, (13, 5), AttemptReset::ForAnotherCause)
                     .await
                     .unwrap()
             );
@@ -397,7 +412,10 @@ mod tests {
         each_database(async |store| {
             let old = live(&store, "hello", "s-1", None).await;
             let named = (&old.function, old.version);
-            store.want_renewal(named, FILTER, (10, 10), Anew::No).await.unwrap();
+            store
+                .want_renewal(named, FILTER, (10, 10), AttemptReset::No)
+                .await
+                .unwrap();
             assert_eq!(store.renewing().await.unwrap(), [(old.function.clone(), old.version)]);
             let mut new = old.clone();
             new.snapshot = Some("s-2".parse().unwrap());
@@ -413,11 +431,17 @@ mod tests {
             assert!(store.replaced().await.unwrap().is_empty());
 
             // All of it goes with its function.
-            store.want_renewal(named, FILTER, (10, 10), Anew::No).await.unwrap();
+            store
+                .want_renewal(named, FILTER, (10, 10), AttemptReset::No)
+                .await
+                .unwrap();
             let mut newer = new.clone();
             newer.snapshot = Some("s-3".parse().unwrap());
             assert!(store.renewed(&newer, &made, new.snapshot.as_ref(), 30).await.unwrap());
-            store.want_renewal(named, FILTER, (10, 10), Anew::No).await.unwrap();
+            store
+                .want_renewal(named, FILTER, (10, 10), AttemptReset::No)
+                .await
+                .unwrap();
             let mut left = store
                 .delete_function(&old.function, 7)
                 .await

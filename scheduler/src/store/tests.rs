@@ -9,12 +9,12 @@ use crate::fixture::{parsed, spec};
 use crate::postgres::Postgres;
 
 /// Location of a test's database.
-pub(super) struct Place {
+pub(super) struct TestDatabase {
     database: Database,
     _dir: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl TestDatabase {
     fn file() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self {
@@ -44,14 +44,17 @@ impl Place {
 
 /// Runs the check with a store of every kind.
 pub(super) async fn each_database(check: impl AsyncFn(Store)) {
-    for place in [Some(Place::file()), Place::server()].into_iter().flatten() {
+    for place in [Some(TestDatabase::file()), TestDatabase::server()]
+        .into_iter()
+        .flatten()
+    {
         let store = open(&place).await;
         check(store.clone()).await;
         store.close().await;
     }
 }
 
-async fn open(place: &Place) -> Store {
+async fn open(place: &TestDatabase) -> Store {
     Store::open(&place.database).await.unwrap()
 }
 
@@ -61,14 +64,14 @@ macro_rules! on_either {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                super::$name(&super::Place::file()).await;
+                super::$name(&super::TestDatabase::file()).await;
             })+
         }
 
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                if let Some(place) = super::Place::server() {
+                if let Some(place) = super::TestDatabase::server() {
                     super::$name(&place).await;
                 }
             })+
@@ -110,7 +113,7 @@ pub(super) async fn add_live(store: &Store, name: &str, snapshot: Option<&str>) 
     added.info.version.0
 }
 
-async fn who_is_revoked_stays_revoked(place: &Place) {
+async fn who_is_revoked_stays_revoked(place: &TestDatabase) {
     use rekindle_identity::{Peer, Role};
     let peer = |role, name: &str| Peer {
         role,
@@ -127,7 +130,7 @@ async fn who_is_revoked_stays_revoked(place: &Place) {
     assert_eq!(all, [(worker, 7), (gateway, 8)]);
 }
 
-async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &Place) {
+async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &TestDatabase) {
     let store = open(place).await;
     let ids: [FunctionId; 2] = ["hello", "hello.team"].map(|id| id.parse().unwrap());
     let [own, other] = &ids;
@@ -181,9 +184,9 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
     assert_eq!(functions.iter().map(|(id, _)| id).collect::<Vec<_>>(), [own, other]);
     assert_ne!(functions[0].1, functions[1].1, "each has a user of its own");
     assert_eq!(store.call_queues().await.unwrap().len(), 2);
-    let wanted = Wanted {
+    let wanted = CallQuery {
         limit: 9,
-        ..Wanted::default()
+        ..CallQuery::default()
     };
     for (scope, found) in [
         ("*", vec![other, own]),
@@ -194,7 +197,7 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
     ] {
         let scope = Some(scope.parse().unwrap());
         let mut calls = store
-            .calls(&Wanted {
+            .calls(&CallQuery {
                 scope,
                 ..wanted.clone()
             })
@@ -220,7 +223,7 @@ async fn functions_of_one_name_in_two_namespaces_have_nothing_in_common(place: &
     );
 }
 
-async fn what_was_stored_is_there_after_a_restart(place: &Place) {
+async fn what_was_stored_is_there_after_a_restart(place: &TestDatabase) {
     let store = open(place).await;
     assert_eq!(add_live(&store, "hello", None).await, 1);
     assert_eq!(add_live(&store, "hello", None).await, 2);
@@ -235,7 +238,7 @@ async fn what_was_stored_is_there_after_a_restart(place: &Place) {
     assert_eq!(store.newest_versions(&Namespace::default()).await.unwrap().len(), 1);
 }
 
-async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(place: &Place) {
+async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(place: &TestDatabase) {
     let store = open(place).await;
     let (name, other) = ("hello".parse().unwrap(), "other".parse().unwrap());
     let unchanged = async |key: &str| store.unchanged(&name, key).await.unwrap().map(|v| v.version.0);
@@ -260,7 +263,7 @@ async fn only_the_newest_live_whole_version_of_the_same_folder_is_unchanged(plac
     assert_eq!(unchanged("sources/next").await, None, "a snapshot may be had this time");
 }
 
-async fn functions_are_added_and_deleted_at_once(place: &Place) {
+async fn functions_are_added_and_deleted_at_once(place: &TestDatabase) {
     let store = open(place).await;
     let rounds = (0..4).map(|n| {
         let store = store.clone();
@@ -279,7 +282,7 @@ async fn functions_are_added_and_deleted_at_once(place: &Place) {
     }
 }
 
-async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart(place: &Place) {
+async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_restart(place: &TestDatabase) {
     let store = open(place).await;
     let name = "hello".parse().unwrap();
     let added = store
@@ -316,7 +319,7 @@ async fn a_version_being_prepared_blocks_another_and_a_delete_and_fails_at_a_res
     );
 }
 
-async fn neither_a_uid_nor_a_version_number_is_given_twice(place: &Place) {
+async fn neither_a_uid_nor_a_version_number_is_given_twice(place: &TestDatabase) {
     let store = open(place).await;
     let first = store
         .add_version(&"a".parse().unwrap(), &parsed("a"), "sources/a", 7)
@@ -339,7 +342,7 @@ async fn neither_a_uid_nor_a_version_number_is_given_twice(place: &Place) {
     assert_eq!(again.info.version.0, 2);
 }
 
-async fn what_was_counted_is_there_after_a_restart_until_its_function_goes(place: &Place) {
+async fn what_was_counted_is_there_after_a_restart_until_its_function_goes(place: &TestDatabase) {
     let store = open(place).await;
     add_live(&store, "hello", None).await;
     let traffic = |answered| {
@@ -358,7 +361,7 @@ async fn what_was_counted_is_there_after_a_restart_until_its_function_goes(place
     let of = |gateway: Option<&rekindle_wire::ids::GatewayId>, name: &str, answered| {
         (gateway.cloned(), name.parse().unwrap(), traffic(answered))
     };
-    let histogram = |count| rekindle_retention::Noted {
+    let histogram = |count| rekindle_retention::StoredHistogram {
         bin_ms: 60_000,
         counts: [(5, count)].into(),
         beyond: 1,
@@ -398,7 +401,7 @@ async fn what_was_counted_is_there_after_a_restart_until_its_function_goes(place
     assert_eq!(store.idle_times().await.unwrap(), []);
 }
 
-async fn a_database_has_one_id_for_ever(place: &Place) {
+async fn a_database_has_one_id_for_ever(place: &TestDatabase) {
     let store = open(place).await;
     let id = store.platform_id().await.unwrap();
     store.close().await;
@@ -407,7 +410,7 @@ async fn a_database_has_one_id_for_ever(place: &Place) {
     assert_ne!(open(&other).await.platform_id().await.unwrap(), id);
 }
 
-async fn the_first_master_key_is_the_databases_until_another_is_set(place: &Place) {
+async fn the_first_master_key_is_the_databases_until_another_is_set(place: &TestDatabase) {
     let store = open(place).await;
     assert_eq!(store.master_key("a").await.unwrap(), "a");
     assert_eq!(store.master_key("b").await.unwrap(), "a");
@@ -415,7 +418,7 @@ async fn the_first_master_key_is_the_databases_until_another_is_set(place: &Plac
     assert_eq!(store.master_key("a").await.unwrap(), "b");
 }
 
-async fn a_wrapped_master_key_is_kept_once_and_changes_with_its_id_alone(place: &Place) {
+async fn a_wrapped_master_key_is_kept_once_and_changes_with_its_id_alone(place: &TestDatabase) {
     let store = open(place).await;
     assert_eq!(store.known_master_key().await.unwrap(), None);
     let wrapped = |by: &str| rekindle_envelope::WrappedKey {

@@ -1,6 +1,6 @@
 //! What was observed of functions' calls, for a scheduler that starts.
 
-use rekindle_retention::Noted;
+use rekindle_retention::StoredHistogram;
 use rekindle_wire::FunctionId;
 use rekindle_wire::ids::GatewayId;
 
@@ -29,7 +29,7 @@ impl Store {
     }
 
     /// Every histogram of idle times.
-    pub(crate) async fn idle_times(&self) -> Result<Vec<(FunctionId, Noted)>, StoreError> {
+    pub(crate) async fn idle_times(&self) -> Result<Vec<(FunctionId, StoredHistogram)>, StoreError> {
         let rows: Vec<(String, String, String)> = sqlx::query_as(
             "SELECT namespace, name, histogram FROM idle_times JOIN functions ON functions.id = function_id",
         )
@@ -51,7 +51,7 @@ impl Store {
         &self,
         counts: &[Counts],
         folded: &[GatewayId],
-        learned: &[(FunctionId, Noted)],
+        learned: &[(FunctionId, StoredHistogram)],
     ) -> Result<(), StoreError> {
         let doing = "note what was counted";
         let mut tx = self.begin(doing).await?;

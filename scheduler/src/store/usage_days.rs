@@ -23,7 +23,7 @@ const GB_H: f64 = 3_600.0 * 1_073_741_824.0;
 
 /// Which usage to read.
 #[derive(Debug, Clone)]
-pub(crate) struct WantedUsage {
+pub(crate) struct UsageQuery {
     pub(crate) namespace: Namespace,
     pub(crate) function: Option<FunctionName>,
     /// The first day, in days since the Unix epoch.
@@ -95,7 +95,7 @@ impl Store {
     }
 
     /// What was used, by day, function and version, as far as they are told apart.
-    pub(crate) async fn usage(&self, wanted: &WantedUsage) -> Result<Vec<UsageLine>, StoreError> {
+    pub(crate) async fn usage(&self, wanted: &UsageQuery) -> Result<Vec<UsageLine>, StoreError> {
         let apart = [UsageBy::DAY, UsageBy::FUNCTION, UsageBy::VERSION].map(|part| wanted.by.has(part));
         let [day, function, version] = apart;
         let parts = [(day, "day"), (function, "function"), (version, "version")];
@@ -258,7 +258,7 @@ mod tests {
     }
 
     async fn read(store: &Store, namespace: &str, by: &str) -> Vec<UsageLine> {
-        let wanted = WantedUsage {
+        let wanted = UsageQuery {
             namespace: namespace.parse().unwrap(),
             function: None,
             from_day: DAY,

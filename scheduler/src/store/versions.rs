@@ -48,7 +48,7 @@ impl<'a, T: AsRef<str> + ?Sized> From<&'a T> for Source<'a> {
 
 /// What a version serves once it can.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Serves<'a> {
+pub(crate) enum Rollout<'a> {
     /// Nothing but its own URL.
     Nothing,
     /// The plain URL, alone.
@@ -57,7 +57,7 @@ pub(crate) enum Serves<'a> {
     Share(&'a Canary),
 }
 
-impl From<bool> for Serves<'_> {
+impl From<bool> for Rollout<'_> {
     fn from(serves: bool) -> Self {
         if serves { Self::All } else { Self::Nothing }
     }
@@ -190,7 +190,7 @@ impl Store {
         snapshot: Option<&SnapshotSummary>,
         snapshot_error: Option<&str>,
         phases: &[PhaseTime],
-        serves: impl Into<Serves<'_>>,
+        serves: impl Into<Rollout<'_>>,
     ) -> Result<bool, StoreError> {
         let doing = "make a version live";
         let serves = serves.into();
@@ -217,12 +217,12 @@ impl Store {
         let is_ready = ready.rows_affected() > 0;
         if is_ready && let Some(id) = Self::id_of(&mut tx, &spec.function, doing).await? {
             match serves {
-                Serves::Nothing => {}
-                Serves::All => {
+                Rollout::Nothing => {}
+                Rollout::All => {
                     let live = Alias::of(AliasName::live(), spec.version);
                     Self::point(&mut tx, id, &live, doing).await?;
                 }
-                Serves::Share(canary) => Self::set_canary(&mut tx, id, canary, doing).await?,
+                Rollout::Share(canary) => Self::set_canary(&mut tx, id, canary, doing).await?,
             }
         }
         tx.commit().await.map_err(failed(doing))?;

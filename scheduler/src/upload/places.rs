@@ -16,18 +16,18 @@ const EACH: usize = 8;
 const WAIT: Duration = Duration::from_secs(30);
 
 /// A place for an upload; `None` for the platform's own key, which needs none.
-pub(crate) type Place = Option<OwnedSemaphorePermit>;
+pub(crate) type UploadPermit = Option<OwnedSemaphorePermit>;
 
 /// Uploads in progress, by whose they are.
 #[derive(Default)]
-pub(crate) struct Places(Mutex<BTreeMap<String, Arc<Semaphore>>>);
+pub(crate) struct UploadPermits(Mutex<BTreeMap<String, Arc<Semaphore>>>);
 
-impl Places {
+impl UploadPermits {
     /// Waits for a place for an upload to a namespace.
     ///
     /// # Errors
     /// `throttled` if none is free in time.
-    pub(crate) async fn take(&self, caller: &Caller, namespace: &Namespace) -> Result<Place, ApiError> {
+    pub(crate) async fn take(&self, caller: &Caller, namespace: &Namespace) -> Result<UploadPermit, ApiError> {
         if caller.is_platform() {
             return Ok(None);
         }
@@ -70,7 +70,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_keys_of_a_namespace_share_places_and_leave_some_to_others() {
-        let places = Places::default();
+        let places = UploadPermits::default();
         let (team, other) = (
             Namespace::from_str("team").unwrap(),
             Namespace::from_str("other").unwrap(),

@@ -11,7 +11,9 @@ use http::header::UPGRADE;
 use http::{HeaderValue, Request, Response};
 use hyper::upgrade::OnUpgrade;
 use rekindle_pager::PageRef;
-use rekindle_relay::{DetachOnDrop, End, Held, SendError, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade};
+use rekindle_relay::{
+    DetachOnDrop, ResponseEnd, ResponseGuard, SendError, TrackedBody, Tunnel, strip_hop_by_hop_but_upgrade,
+};
 use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, headers};
@@ -356,11 +358,11 @@ fn changed(answer: Response<ResponseBody>, tunnel: Tunnel, near: Option<OnUpgrad
 /// Keeps the request in flight until the last byte of the response.
 struct InFlightGuard(InFlight);
 
-impl Held for InFlightGuard {
-    fn ended(self, end: End) {
+impl ResponseGuard for InFlightGuard {
+    fn ended(self, end: ResponseEnd) {
         // If the response was cut off, the connection is closed and the function's next write fails. The gateway
         // watches the deadline and decides whether a late function has to stop.
-        if end == End::Whole {
+        if end == ResponseEnd::Whole {
             return;
         }
         tokio::spawn(async move {

@@ -14,7 +14,7 @@ use rekindle_wire::function_config::{self, FunctionConfig};
 use serde::Serialize;
 
 use super::packaged::read_config;
-use super::{Deployed, How, deploy};
+use super::{DeployOptions, DeployedVersion, deploy};
 use crate::client::Client;
 use crate::show::{self, Steps, Tone};
 
@@ -29,7 +29,7 @@ const NOT_IN: [&str; 3] = ["node_modules", "venv", "__pycache__"];
 struct Outcome {
     folder: PathBuf,
     name: String,
-    deployed: Result<Deployed>,
+    deployed: Result<DeployedVersion>,
     took: Duration,
 }
 
@@ -45,12 +45,12 @@ struct DeployOutcome<'a> {
 }
 
 /// Deploys every function below `top` and prints what became of each. Fails if any did.
-pub(super) async fn run(client: &Client, top: &Path, how: How, json: bool) -> Result<ExitCode> {
+pub(super) async fn run(client: &Client, top: &Path, how: DeployOptions, json: bool) -> Result<ExitCode> {
     let functions = functions(top)?;
     let steps = Steps::new(how.quiet);
     let total = functions.len();
     steps.step(format!("deploying {}", show::count(total, "function")));
-    let quiet = How { quiet: true, ..how };
+    let quiet = DeployOptions { quiet: true, ..how };
     let (steps, one) = (&steps, async |(folder, config): (PathBuf, FunctionConfig)| {
         let (began, name) = (Instant::now(), config.name.to_string());
         let deployed = deploy(client, &folder, quiet.clone()).await;
@@ -93,7 +93,7 @@ fn told(outcome: &Outcome) -> DeployOutcome<'_> {
 }
 
 /// What became of a function that could be deployed.
-fn state(done: &Deployed) -> String {
+fn state(done: &DeployedVersion) -> String {
     match done.new {
         true => done.state(),
         false => format!("{}, unchanged", done.state()),

@@ -40,7 +40,7 @@ const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 
 /// How a folder is deployed.
 #[derive(Debug, Clone)]
-pub(crate) struct How {
+pub(crate) struct DeployOptions {
     /// Longest wait until the version can serve. By default 900 seconds and two boots.
     pub(crate) limit: Option<Duration>,
     /// Whether an unchanged folder makes a new version.
@@ -53,7 +53,7 @@ pub(crate) struct How {
 
 /// A version that was deployed.
 #[derive(Debug)]
-pub(crate) struct Deployed {
+pub(crate) struct DeployedVersion {
     pub(crate) version: VersionInfo,
     /// Whether the deploy made it.
     pub(crate) new: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Deployed {
     serves: bool,
 }
 
-impl Deployed {
+impl DeployedVersion {
     /// What the version is now.
     fn state(&self) -> String {
         match self.serves {
@@ -74,7 +74,7 @@ impl Deployed {
 /// Deploys the folder and prints where the function is.
 pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> {
     let started = Instant::now();
-    let how = How {
+    let how = DeployOptions {
         limit: args.wait.map(Duration::from_secs),
         force: args.force,
         release: match &args.canary {
@@ -92,7 +92,7 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
         return diff::dry_run(client, Packaged::of(&folder)?, args.json).await;
     }
     let deployed = deploy(client, &folder, how).await?;
-    let Deployed { version, new, serves } = &deployed;
+    let DeployedVersion { version, new, serves } = &deployed;
     if let Some(before) = remember(&version.function, &folder).filter(|_| *new && version.version.0 > 1) {
         eprintln!(
             "{} {} was deployed from {} before: this version takes its place; deploy that folder again to take it back",
@@ -124,7 +124,7 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
 }
 
 /// Deploys `folder` and waits until the version can serve, or until it has taken over as a canary.
-pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<Deployed> {
+pub(crate) async fn deploy(client: &Client, folder: &Path, how: DeployOptions) -> Result<DeployedVersion> {
     let begun = Instant::now();
     let packaged = Packaged::of(folder)?;
     packaged.check_entry()?;
@@ -142,7 +142,7 @@ pub(crate) async fn deploy(client: &Client, folder: &Path, how: How) -> Result<D
             }
             let version = VersionInfo { error, ..version };
             let serves = !matches!(how.release, Release::Hold);
-            Ok(Deployed { version, new, serves })
+            Ok(DeployedVersion { version, new, serves })
         }
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use futures::stream;
 use rekindle_wire::api::VersionInfo;
 
-use super::How;
+use super::DeployOptions;
 use super::pack::Packed;
 use crate::client::Client;
 use crate::show;
@@ -14,7 +14,7 @@ use crate::show;
 const PIECE: usize = 256 << 10;
 
 /// Uploads `packed` as a version of the function that its config names. Returns it, and whether it is new.
-pub(super) async fn upload(client: &Client, packed: Packed, how: &How) -> Result<(VersionInfo, bool)> {
+pub(super) async fn upload(client: &Client, packed: Packed, how: &DeployOptions) -> Result<(VersionInfo, bool)> {
     if !how.quiet {
         eprintln!(
             "packed {}, {} ({} packed)",

@@ -14,7 +14,7 @@ use rekindle_worker::idle::swap::{IdleSwap, Swap};
 use rekindle_worker::idle::{kernel, zram};
 
 use super::Check;
-use crate::args::Places;
+use crate::args::PlatformDirs;
 use crate::show;
 use crate::up::pid::PidFile;
 
@@ -25,7 +25,7 @@ const ROOM_MIN: u64 = 2 << 30;
 const TRIED_BYTES: u64 = 512 << 20;
 
 /// All checks of the set-up.
-pub(super) fn checks(places: &Places, listen: SocketAddr) -> Vec<Check> {
+pub(super) fn checks(places: &PlatformDirs, listen: SocketAddr) -> Vec<Check> {
     vec![
         runtimes(&places.cache),
         room(&places.data),
@@ -143,7 +143,7 @@ fn room(data: &Path) -> Check {
     }
 }
 
-fn port(places: &Places, listen: SocketAddr) -> Check {
+fn port(places: &PlatformDirs, listen: SocketAddr) -> Check {
     if TcpListener::bind(listen).is_ok() {
         return Check::ok("port", format!("{listen} is free"));
     }

@@ -58,7 +58,7 @@ pub(super) fn prove(criu: &Criu, steps: &Steps) -> Vec<Check> {
     });
     steps.step("restoring it through the pager");
     checks.push(match checkpoint.restore_through_pager(criu) {
-        Ok(Paged { took, pages }) => Check::ok(
+        Ok(PagedRestore { took, pages }) => Check::ok(
             LAZY,
             format!(
                 "same memory, same port, in {}; {pages} pages through the pager",
@@ -85,7 +85,7 @@ pub(super) struct Checkpoint {
 
 /// A restore through the pager.
 #[derive(Debug)]
-pub(super) struct Paged {
+pub(super) struct PagedRestore {
     /// Time until the process runs.
     pub(super) took: Duration,
     /// Pages that came through the pager by the time it had answered.
@@ -135,7 +135,7 @@ impl Checkpoint {
 
     /// Restores from images without lazy memory, as a worker does: what the process then reads there came from our
     /// pager.
-    pub(super) fn restore_through_pager(&self, criu: &Criu) -> Result<Paged> {
+    pub(super) fn restore_through_pager(&self, criu: &Criu) -> Result<PagedRestore> {
         let memory = DumpedMemory::read(&self.images(), self.pid.as_raw())?;
         let images = self.dir.path().join("eager-images");
         memory.write_eager_images(&self.images(), &images)?;
@@ -150,7 +150,7 @@ impl Checkpoint {
                  whoever listens on lazy-pages.socket"
             );
         }
-        Ok(Paged { took, pages })
+        Ok(PagedRestore { took, pages })
     }
 
     fn restore(&self, criu: &Criu, images: &Path, options: &[&str]) -> Result<Duration> {

@@ -23,7 +23,7 @@ const PAGE: usize = 10;
 
 /// What a key asks of the drawing loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum LoopAction {
     /// To continue.
     GoOn,
     /// To end.
@@ -129,11 +129,11 @@ impl Board {
     }
 
     /// Handles a key.
-    pub(super) fn on_key(&mut self, key: KeyEvent) -> Wish {
+    pub(super) fn on_key(&mut self, key: KeyEvent) -> LoopAction {
         match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Wish::End,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return LoopAction::End,
             KeyCode::Esc if self.is_open => self.is_open = false,
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::End,
+            KeyCode::Char('q') | KeyCode::Esc => return LoopAction::End,
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Enter => self.is_open = !self.is_open,
             KeyCode::Up | KeyCode::Char('k') => self.mark(|at, _| at.saturating_sub(1)),
@@ -144,7 +144,7 @@ impl Board {
             KeyCode::End => self.mark(|_, last| last),
             _ => {}
         }
-        Wish::GoOn
+        LoopAction::GoOn
     }
 
     /// Marks a function, chosen from the mark's place and the last one's.
@@ -321,8 +321,8 @@ mod tests {
         (0..height).map(|y| line(y).trim_end().to_owned()).collect()
     }
 
-    fn press(board: &mut Board, codes: &[KeyCode]) -> Wish {
-        let mut wish = Wish::GoOn;
+    fn press(board: &mut Board, codes: &[KeyCode]) -> LoopAction {
+        let mut wish = LoopAction::GoOn;
         for code in codes {
             wish = board.on_key(KeyEvent::from(*code));
         }
@@ -381,8 +381,12 @@ mod tests {
         let lines = drawn(&mut board, 120, 30);
         let starts = lines.iter().find(|line| line.contains("restored"));
         assert!(starts.is_some_and(|line| line.starts_with("f004")), "{lines:#?}");
-        assert_eq!(press(&mut board, &[KeyCode::Esc]), Wish::GoOn, "it closes that first");
-        assert_eq!(press(&mut board, &[KeyCode::Esc]), Wish::End);
+        assert_eq!(
+            press(&mut board, &[KeyCode::Esc]),
+            LoopAction::GoOn,
+            "it closes that first"
+        );
+        assert_eq!(press(&mut board, &[KeyCode::Esc]), LoopAction::End);
     }
 
     #[test]
@@ -410,10 +414,10 @@ mod tests {
     #[test]
     fn q_and_interrupts_end_it() {
         let mut board = board(1);
-        assert_eq!(press(&mut board, &[KeyCode::Char('x')]), Wish::GoOn);
-        assert_eq!(press(&mut board, &[KeyCode::Char('q')]), Wish::End);
+        assert_eq!(press(&mut board, &[KeyCode::Char('x')]), LoopAction::GoOn);
+        assert_eq!(press(&mut board, &[KeyCode::Char('q')]), LoopAction::End);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(board.on_key(interrupt), Wish::End);
-        assert_eq!(press(&mut board, &[KeyCode::Char('c')]), Wish::GoOn);
+        assert_eq!(board.on_key(interrupt), LoopAction::End);
+        assert_eq!(press(&mut board, &[KeyCode::Char('c')]), LoopAction::GoOn);
     }
 }

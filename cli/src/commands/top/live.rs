@@ -11,7 +11,7 @@ use rekindle_wire::stats::Stats;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::board::{Board, Wish};
+use super::board::{Board, LoopAction};
 use super::view::View;
 use crate::client::Client;
 
@@ -60,7 +60,7 @@ async fn show(terminal: &mut DefaultTerminal, client: &Client, every: Duration, 
         tokio::select! {
             event = events.recv() => match event {
                 Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
-                    if board.on_key(key) == Wish::End {
+                    if board.on_key(key) == LoopAction::End {
                         return Ok(());
                     }
                 }

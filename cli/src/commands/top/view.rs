@@ -62,12 +62,12 @@ impl View {
     /// What happened from `before` to `after`.
     pub(crate) fn between(before: &Stats, after: &Stats) -> Self {
         let seconds = (after.at_unix_ms.saturating_sub(before.at_unix_ms).max(1)) as f64 / 1e3;
-        let mut total = Counted::default();
+        let mut total = IntervalCounts::default();
         let mut functions: Vec<Row> = Vec::new();
         for function in &after.functions {
             let earlier = before.functions.iter().find(|f| f.name == function.name);
-            let counted = Counted::between(earlier, function);
-            let mut all = Counted::default();
+            let counted = IntervalCounts::between(earlier, function);
+            let mut all = IntervalCounts::default();
             counted.values().for_each(|c| all.add(c));
             let starts = counted.iter().map(|(start, c)| {
                 let ever = function.starts.get(*start).map_or(0, StartStats::invocations);
@@ -103,14 +103,14 @@ impl View {
 
 /// Counts between two readings.
 #[derive(Debug, Default)]
-struct Counted {
+struct IntervalCounts {
     invocations: u64,
     cold: u64,
     failed: u64,
     latencies: Latencies,
 }
 
-impl Counted {
+impl IntervalCounts {
     /// Counts by kind of start.
     fn between<'a>(before: Option<&FunctionStats>, after: &'a FunctionStats) -> BTreeMap<&'a String, Self> {
         let nothing = StartStats::default();

@@ -72,7 +72,7 @@ pub(super) struct VmaEntry {
 
 /// Fields appended to a mapping's message. If a field occurs twice, the last occurrence counts.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Changed {
+struct VmaOverride {
     #[prost(uint64, optional, tag = "1")]
     start: Option<u64>,
     #[prost(uint64, optional, tag = "2")]
@@ -140,7 +140,7 @@ pub(super) struct FileMapping {
 
 /// A part of a mapping that is to be mapped from another file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct RemappedPart {
     /// Byte addresses.
     pub(super) range: Range<u64>,
     /// Offset at which it starts in the other file.
@@ -245,29 +245,29 @@ impl MmImage {
     /// Turns mapping `at` into a private mapping of file `id` from byte `offset` on.
     pub(super) fn map_file(&mut self, at: usize, id: u32, offset: u64) {
         let vma = &self.vmas[at];
-        let other = Changed {
+        let other = VmaOverride {
             pgoff: Some(offset),
             shmid: Some(u64::from(id)),
             flags: Some(vma.flags & !MAP_ANONYMOUS),
             status: Some(vma.status & !STATUS_ANON_PRIVATE | STATUS_FILE_PRIVATE),
             fdflags: Some(0),
-            ..Changed::default()
+            ..VmaOverride::default()
         };
         self.entry.vmas[at].extend_from_slice(&other.encode_to_vec());
     }
 
     /// Cuts up mapping `at`, a private file mapping, so that `parts` are mapped from file `id`. `parts` is sorted by
     /// address and inside the mapping. The rest of the mapping stays as it is.
-    pub(super) fn map_parts(&mut self, at: usize, id: u32, parts: &[Part]) {
+    pub(super) fn map_parts(&mut self, at: usize, id: u32, parts: &[RemappedPart]) {
         let vma = &self.vmas[at];
         let (raw, offset) = (&self.entry.vmas[at], vma.pgoff.unwrap_or(0));
-        let piece = |changed: Changed| [raw.as_slice(), &changed.encode_to_vec()].concat();
+        let piece = |changed: VmaOverride| [raw.as_slice(), &changed.encode_to_vec()].concat();
         let kept = |range: Range<u64>| {
-            piece(Changed {
+            piece(VmaOverride {
                 start: Some(range.start),
                 end: Some(range.end),
                 pgoff: Some(offset.wrapping_add(range.start - vma.start)),
-                ..Changed::default()
+                ..VmaOverride::default()
             })
         };
         let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
@@ -276,13 +276,13 @@ impl MmImage {
             if done < part.range.start {
                 pieces.push(kept(done..part.range.start));
             }
-            pieces.push(piece(Changed {
+            pieces.push(piece(VmaOverride {
                 start: Some(part.range.start),
                 end: Some(part.range.end),
                 pgoff: Some(part.offset),
                 shmid: Some(u64::from(id)),
                 fdflags: Some(0),
-                ..Changed::default()
+                ..VmaOverride::default()
             }));
             done = part.range.end;
         }

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::ImageError;
 use super::files::FilesImage;
-use super::mm::{FileMapping, MmImage, Part, Vma};
+use super::mm::{FileMapping, MmImage, RemappedPart, Vma};
 use super::pagemap::{EagerRun, PagemapImage};
 use crate::{PAGE_BYTES, PageIndex};
 
@@ -163,7 +163,7 @@ struct Plan {
     /// Mappings that map it as a whole.
     whole: Vec<(usize, u64)>,
     /// Mappings that map it in part.
-    cut: Vec<(usize, Vec<Part>)>,
+    cut: Vec<(usize, Vec<RemappedPart>)>,
 }
 
 impl Plan {
@@ -306,7 +306,7 @@ fn fold(
     let mut parts = Vec::new();
     for run in joined(&pagemap.eager_in(std::slice::from_ref(pages))) {
         let area = plan.add(run.start, run.end.0 - run.start.0)?;
-        parts.push(Part {
+        parts.push(RemappedPart {
             range: area.first.0 * page..area.end().0 * page,
             offset: area.at * page,
         });

@@ -8,10 +8,10 @@ use s3s::{S3Result, s3_error};
 use super::errors::{not_implemented, precondition_failed};
 use crate::storage::{Condition, Headers, Meta};
 
-/// Copies the five checksum fields of a request into [`crate::storage::Sums`].
+/// Copies the five checksum fields of a request into [`crate::storage::Checksums`].
 macro_rules! sums_of {
     ($input:expr) => {
-        crate::storage::Sums {
+        crate::storage::Checksums {
             crc32: $input.checksum_crc32.take(),
             crc32c: $input.checksum_crc32c.take(),
             crc64nvme: $input.checksum_crc64nvme.take(),
@@ -21,7 +21,7 @@ macro_rules! sums_of {
     };
 }
 
-/// Copies [`crate::storage::Sums`] into the five checksum fields of a response.
+/// Copies [`crate::storage::Checksums`] into the five checksum fields of a response.
 macro_rules! set_sums {
     ($output:expr, $sums:expr) => {{
         let sums = $sums;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 
-use crate::storage::{BodyWriter, Bucket, Checks, Storage};
+use crate::storage::{BodyWriter, Bucket, ChecksumVerifier, Storage};
 
 /// The service that `s3s` calls.
 pub(crate) struct Service {
@@ -31,7 +31,7 @@ impl Service {
             .ok_or_else(|| s3_error!(NoSuchBucket, "there is no bucket of this name; create it first"))
     }
 
-    fn writer(&self, checks: Checks) -> BodyWriter {
+    fn writer(&self, checks: ChecksumVerifier) -> BodyWriter {
         BodyWriter::new(self.storage.temps.clone(), checks)
     }
 }

@@ -7,8 +7,8 @@ use super::Service;
 use super::errors::{S3Response, blocking, precondition_failed};
 use super::headers::{etag, meta_of, put_condition, refuse, set_sums, sums_of, timestamp};
 use super::objects::CommitError;
-use super::transfer::{Received, receive};
-use crate::storage::{Checks, Condition, Sums, UploadError, UploadId};
+use super::transfer::{ReceivedBody, receive};
+use crate::storage::{ChecksumVerifier, Checksums, Condition, UploadError, UploadId};
 
 /// S3's limit.
 const MOST_PARTS: u16 = 10_000;
@@ -25,7 +25,7 @@ impl Service {
         refuse!(input, server_side_encryption ssekms_key_id sse_customer_algorithm tagging
             object_lock_mode object_lock_legal_hold_status object_lock_retain_until_date);
         let meta = meta_of!(input, input.key.clone());
-        let writer = self.writer(Checks::default());
+        let writer = self.writer(ChecksumVerifier::default());
         let id = blocking(move || {
             let sealed = writer.seal(&[], None, None, meta)?;
             Ok::<_, UploadError>(bucket.create_upload(sealed)?)
@@ -51,12 +51,12 @@ impl Service {
             .headers
             .get("x-amz-trailer")
             .and_then(|value| value.to_str().ok());
-        let checks =
-            Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(S3Response::answer)?;
+        let checks = ChecksumVerifier::expect(input.content_md5.as_deref(), sums_of!(input), trailer)
+            .map_err(S3Response::answer)?;
         let known = (bucket.clone(), id.clone(), input.key.clone());
         blocking(move || known.0.upload(&known.1, &known.2)).await?;
 
-        let Received { writer, rest } = receive(input.body.take(), self.writer(checks)).await?;
+        let ReceivedBody { writer, rest } = receive(input.body.take(), self.writer(checks)).await?;
         let declared = input.content_length.and_then(|len| u64::try_from(len).ok());
         let trailers = request.trailing_headers.and_then(|trailers| trailers.take());
         let meta = crate::storage::Meta {
@@ -90,7 +90,7 @@ impl Service {
         let chosen = chosen_parts(input.multipart_upload.take())?;
         // Sums of sums ("...-N") add nothing to the parts' own, which were checked when they came.
         let sums = whole_only(sums_of!(input));
-        let writer = self.writer(Checks::expect(None, sums, None).map_err(S3Response::answer)?);
+        let writer = self.writer(ChecksumVerifier::expect(None, sums, None).map_err(S3Response::answer)?);
         if condition == Condition::Absent && bucket.has(&input.key) {
             return Err(precondition_failed());
         }
@@ -235,9 +235,9 @@ fn chosen_parts(upload: Option<CompletedMultipartUpload>) -> S3Result<Vec<(u16, 
     Ok(chosen)
 }
 
-fn whole_only(sums: Sums) -> Sums {
+fn whole_only(sums: Checksums) -> Checksums {
     let whole = |sum: Option<String>| sum.filter(|sum| !sum.contains('-'));
-    Sums {
+    Checksums {
         crc32: whole(sums.crc32),
         crc32c: whole(sums.crc32c),
         crc64nvme: whole(sums.crc64nvme),

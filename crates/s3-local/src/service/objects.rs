@@ -6,8 +6,10 @@ use s3s::{S3Request, S3Result, s3_error};
 use super::Service;
 use super::errors::{S3Response, blocking, not_implemented, precondition_failed};
 use super::headers::{check_read, etag, meta_of, put_condition, refuse, set_sums, sums_of, timestamp};
-use super::transfer::{Received, discard, receive};
-use crate::storage::{BodyWriter, ChangeError, Checks, Condition, IoError, Meta, ObjectFile, SealError, Sealed};
+use super::transfer::{ReceivedBody, discard, receive};
+use crate::storage::{
+    BodyWriter, ChangeError, ChecksumVerifier, Condition, IoError, Meta, ObjectFile, SealError, SealedObject,
+};
 
 /// S3's limit for one DeleteObjects.
 const MOST_DELETED: usize = 1000;
@@ -23,14 +25,14 @@ impl Service {
             .headers
             .get("x-amz-trailer")
             .and_then(|value| value.to_str().ok());
-        let checks =
-            Checks::expect(input.content_md5.as_deref(), sums_of!(input), trailer).map_err(S3Response::answer)?;
+        let checks = ChecksumVerifier::expect(input.content_md5.as_deref(), sums_of!(input), trailer)
+            .map_err(S3Response::answer)?;
         if condition == Condition::Absent && bucket.has(&input.key) {
             // Saves writing a body that must lose. If the object is being deleted right now, losing is equally right.
             discard(input.body.take()).await?;
             return Err(precondition_failed());
         }
-        let Received { writer, rest } = receive(input.body.take(), self.writer(checks)).await?;
+        let ReceivedBody { writer, rest } = receive(input.body.take(), self.writer(checks)).await?;
         let meta = meta_of!(input, input.key);
         let declared = input.content_length.and_then(|len| u64::try_from(len).ok());
         let trailers = request.trailing_headers.and_then(|trailers| trailers.take());
@@ -69,7 +71,7 @@ impl Service {
             .as_ref()
             .is_some_and(|how| how.as_str() == MetadataDirective::REPLACE);
         let new_meta = meta_of!(input, input.key);
-        let writer = self.writer(Checks::default());
+        let writer = self.writer(ChecksumVerifier::default());
         let meta = blocking(move || {
             let source = from.get(&from_key).map_err(|error| CommitError::Change(error.into()))?;
             check_read(
@@ -176,7 +178,7 @@ impl S3Response for CommitError {
     }
 }
 
-fn copy(source: ObjectFile, meta: Meta, mut writer: BodyWriter) -> Result<Sealed, CommitError> {
+fn copy(source: ObjectFile, meta: Meta, mut writer: BodyWriter) -> Result<SealedObject, CommitError> {
     let len = source.body_len();
     let mut reader = source.read(0..len);
     while let Some(bytes) = reader.next_batch().map_err(|error| CommitError::Change(error.into()))? {

@@ -11,7 +11,7 @@ use super::Service;
 use super::errors::{S3Response, blocking};
 use super::headers::{check_read, content_type, etag, refuse, set_sums, timestamp, user_metadata};
 use super::objects::refuse_version;
-use super::transfer::Sending;
+use super::transfer::SendingBody;
 use crate::storage::{Meta, ObjectFile, ReadError};
 
 /// Fields that get and head set alike.
@@ -69,7 +69,7 @@ impl Service {
         output.body = Some(match first {
             Some(first) if reader.remaining() == 0 => StreamingBlob::from(s3s::Body::from(first)),
             None => StreamingBlob::from(s3s::Body::empty()),
-            first => StreamingBlob::new(Sending::new(reader, first)),
+            first => StreamingBlob::new(SendingBody::new(reader, first)),
         });
         Ok(output)
     }

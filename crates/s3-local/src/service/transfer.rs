@@ -23,13 +23,13 @@ const SILENCE_LIMIT: Duration = Duration::from_secs(60);
 const LONGEST_BODY: u64 = 5 * 1024 * 1024 * 1024;
 
 /// A received body: the part still to be written, and the writer that has the rest.
-pub(super) struct Received {
+pub(super) struct ReceivedBody {
     pub(super) writer: BodyWriter,
     pub(super) rest: Vec<Bytes>,
 }
 
 /// Receives a body into `writer`. A short body costs no thread hop here: all of it is in `rest`.
-pub(super) async fn receive(body: Option<StreamingBlob>, writer: BodyWriter) -> S3Result<Received> {
+pub(super) async fn receive(body: Option<StreamingBlob>, writer: BodyWriter) -> S3Result<ReceivedBody> {
     let mut body = body.unwrap_or_else(|| StreamingBlob::from(s3s::Body::empty()));
     let mut turn: BoxFuture<'static, S3Result<BodyWriter>> = futures::future::ready(Ok(writer)).boxed();
     let (mut rest, mut rest_len, mut total) = (Vec::new(), 0, 0_u64);
@@ -62,7 +62,7 @@ pub(super) async fn receive(body: Option<StreamingBlob>, writer: BodyWriter) -> 
             .boxed();
         }
     }
-    Ok(Received {
+    Ok(ReceivedBody {
         writer: turn.await?,
         rest,
     })
@@ -95,18 +95,18 @@ async fn next(body: &mut StreamingBlob) -> S3Result<Option<Bytes>> {
 type Step = (RangeReader, Result<Option<Bytes>, ReadError>);
 
 /// A response body. Each batch is read and checked on a blocking thread while the previous one is sent.
-pub(super) struct Sending {
+pub(super) struct SendingBody {
     first: Option<Bytes>,
     step: Option<JoinHandle<Step>>,
     remaining: u64,
 }
 
-impl Sending {
+impl SendingBody {
     /// `first` has already been read from `reader`: an error in it became an error response.
-    pub(super) fn new(reader: RangeReader, first: Option<Bytes>) -> Sending {
+    pub(super) fn new(reader: RangeReader, first: Option<Bytes>) -> SendingBody {
         let ahead = first.as_ref().map_or(0, |first| first.len() as u64);
         let remaining = reader.remaining() + ahead;
-        Sending {
+        SendingBody {
             first,
             step: read_on(reader),
             remaining,
@@ -123,7 +123,7 @@ fn read_on(mut reader: RangeReader) -> Option<JoinHandle<Step>> {
     })
 }
 
-impl Stream for Sending {
+impl Stream for SendingBody {
     type Item = Result<Bytes, StdError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -150,7 +150,7 @@ impl Stream for Sending {
     }
 }
 
-impl ByteStream for Sending {
+impl ByteStream for SendingBody {
     fn remaining_length(&self) -> RemainingLength {
         // Bodies of 64-bit length on a 64-bit machine.
         RemainingLength::new_exact(self.remaining as usize)

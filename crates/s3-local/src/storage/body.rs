@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::checksums::{Checks, ChecksumError};
+use super::checksums::{ChecksumError, ChecksumVerifier};
 use super::durable::{IoError, TempDir, TempFile};
 use super::format::{BLOCK_LEN, HASH_LEN, Meta, encode_meta_and_trailer};
 
@@ -31,7 +31,7 @@ pub(crate) struct BodyWriter {
     temps: Arc<TempDir>,
     /// Created with the first bytes.
     temp: Option<TempFile>,
-    checks: Checks,
+    checks: ChecksumVerifier,
     block: blake3::Hasher,
     filled: usize,
     /// 32 bytes per 64 KiB of body: 2.5 MiB for the 5 GiB that S3 allows in one put.
@@ -40,13 +40,13 @@ pub(crate) struct BodyWriter {
 }
 
 /// A complete, durable object file that has no name yet.
-pub(crate) struct Sealed {
+pub(crate) struct SealedObject {
     pub(super) temp: TempFile,
     pub(crate) meta: Meta,
 }
 
 impl BodyWriter {
-    pub(crate) fn new(temps: Arc<TempDir>, checks: Checks) -> BodyWriter {
+    pub(crate) fn new(temps: Arc<TempDir>, checks: ChecksumVerifier) -> BodyWriter {
         BodyWriter {
             temps,
             temp: None,
@@ -99,7 +99,7 @@ impl BodyWriter {
         declared: Option<u64>,
         trailers: Option<&HeaderMap>,
         mut meta: Meta,
-    ) -> Result<Sealed, SealError> {
+    ) -> Result<SealedObject, SealError> {
         for bytes in rest {
             self.write(bytes)?;
         }
@@ -127,7 +127,7 @@ impl BodyWriter {
         // fdatasync suffices: a new file's length and blocks are written with it, and its times need not be.
         file.sync_data().map_err(IoError::at("make durable", path))?;
         match self.temp {
-            Some(temp) => Ok(Sealed { temp, meta }),
+            Some(temp) => Ok(SealedObject { temp, meta }),
             // Unreachable: `file` has just created or used it.
             None => {
                 Err(IoError::at("find", Path::new("the temporary file"))(std::io::ErrorKind::NotFound.into()).into())

@@ -9,10 +9,10 @@ use std::time::SystemTime;
 
 use parking_lot::RwLock;
 
-use super::body::Sealed;
+use super::body::SealedObject;
 use super::durable::{DirSync, IoError};
 use super::listing::{Page, Query, page};
-use super::names::{self, Named};
+use super::names::{self, ParsedFileName};
 use super::object::{ObjectFile, ReadError};
 
 /// Keys that hash to the same stripe wait for each other's commit. There are enough stripes that two keys rarely
@@ -65,11 +65,11 @@ impl Bucket {
         let mut keys = BTreeSet::new();
         for entry in std::fs::read_dir(&objects).map_err(IoError::at("list", &objects))? {
             let name = entry.map_err(IoError::at("list", &objects))?.file_name();
-            match name.to_str().map_or(Named::Foreign, names::key_of) {
-                Named::Key(key) => {
+            match name.to_str().map_or(ParsedFileName::Foreign, names::key_of) {
+                ParsedFileName::Key(key) => {
                     keys.insert(key.into_bytes());
                 }
-                Named::Hashed => match ObjectFile::open(&objects.join(&name)) {
+                ParsedFileName::Hashed => match ObjectFile::open(&objects.join(&name)) {
                     Ok(object) => {
                         keys.insert(object.meta.key.into_bytes());
                     }
@@ -78,7 +78,7 @@ impl Bucket {
                         tracing::error!(%error, "an object that cannot be read is left out of listings")
                     }
                 },
-                Named::Foreign => {
+                ParsedFileName::Foreign => {
                     tracing::warn!(name = %name.to_string_lossy(), "a file that is no object lies among objects")
                 }
             }
@@ -124,7 +124,7 @@ impl Bucket {
     }
 
     /// Makes `sealed` the object of its key if `condition` holds; durable when this returns.
-    pub(crate) fn put(&self, sealed: Sealed, condition: &Condition) -> Result<(), ChangeError> {
+    pub(crate) fn put(&self, sealed: SealedObject, condition: &Condition) -> Result<(), ChangeError> {
         let key = sealed.meta.key;
         let path = self.path(&key);
         let _turn = self.stripe(&key).write();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// `x-amz-checksum-*` values, in base64.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sums {
+pub(crate) struct Checksums {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) crc32: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ const HEADERS: [&str; 5] = [
     "x-amz-checksum-sha256",
 ];
 
-impl Sums {
+impl Checksums {
     pub(crate) fn is_empty(&self) -> bool {
         self.slots().iter().all(|sum| sum.is_none())
     }
@@ -65,21 +65,21 @@ pub(crate) enum ChecksumError {
 
 /// Checksums in progress for one body.
 #[derive(Default)]
-pub(crate) struct Checks {
+pub(crate) struct ChecksumVerifier {
     md5: Option<(Md5, [u8; 16])>,
     hasher: ChecksumHasher,
-    expected: Sums,
+    expected: Checksums,
     /// Indexed as `HEADERS`: sums that come after the body.
     announced: [bool; 5],
 }
 
-impl Checks {
+impl ChecksumVerifier {
     /// `given` came in headers; `trailer` is `x-amz-trailer`, which names what comes after the body.
     pub(crate) fn expect(
         content_md5: Option<&str>,
-        given: Sums,
+        given: Checksums,
         trailer: Option<&str>,
-    ) -> Result<Checks, ChecksumError> {
+    ) -> Result<ChecksumVerifier, ChecksumError> {
         let md5 = match content_md5 {
             Some(text) => {
                 let bytes = STANDARD.decode(text).map_err(|_| ChecksumError::BadMd5Header)?;
@@ -109,7 +109,7 @@ impl Checks {
             sha1: wanted[3].then(s3s::crypto::Sha1::new),
             sha256: wanted[4].then(s3s::crypto::Sha256::new),
         };
-        Ok(Checks {
+        Ok(ChecksumVerifier {
             md5,
             hasher,
             expected: given,
@@ -125,7 +125,7 @@ impl Checks {
     }
 
     /// Compares the sums, and returns those to keep. `trailers` are the headers that came after the body.
-    pub(crate) fn finish(mut self, trailers: Option<&HeaderMap>) -> Result<Sums, ChecksumError> {
+    pub(crate) fn finish(mut self, trailers: Option<&HeaderMap>) -> Result<Checksums, ChecksumError> {
         if let Some((md5, expected)) = self.md5
             && md5.finalize().as_ref() != expected
         {
@@ -140,7 +140,7 @@ impl Checks {
             }
         }
         let found = self.hasher.finalize();
-        let found = Sums {
+        let found = Checksums {
             crc32: found.checksum_crc32,
             crc32c: found.checksum_crc32c,
             crc64nvme: found.checksum_crc64nvme,
@@ -163,15 +163,15 @@ mod tests {
     #[test]
     fn a_wrong_sum_is_refused_and_a_right_one_kept() {
         // CRC-32 of "123456789" is 0xcbf43926.
-        let right = Sums {
+        let right = Checksums {
             crc32: Some("y/Q5Jg==".into()),
-            ..Sums::default()
+            ..Checksums::default()
         };
-        let mut checks = Checks::expect(None, right.clone(), None).unwrap();
+        let mut checks = ChecksumVerifier::expect(None, right.clone(), None).unwrap();
         checks.update(b"12345");
         checks.update(b"6789");
         assert_eq!(checks.finish(None).unwrap(), right);
-        let mut checks = Checks::expect(None, right, None).unwrap();
+        let mut checks = ChecksumVerifier::expect(None, right, None).unwrap();
         checks.update(b"123456780");
         assert!(matches!(
             checks.finish(None),
@@ -181,9 +181,10 @@ mod tests {
 
     #[test]
     fn an_announced_trailer_must_come_and_match() {
-        let checks = Checks::expect(None, Sums::default(), Some("x-amz-checksum-crc32")).unwrap();
+        let checks = ChecksumVerifier::expect(None, Checksums::default(), Some("x-amz-checksum-crc32")).unwrap();
         assert!(matches!(checks.finish(None), Err(ChecksumError::NoTrailer(_))));
-        let mut checks = Checks::expect(None, Sums::default(), Some("X-Amz-Checksum-CRC32, other")).unwrap();
+        let mut checks =
+            ChecksumVerifier::expect(None, Checksums::default(), Some("X-Amz-Checksum-CRC32, other")).unwrap();
         checks.update(b"123456789");
         let trailers = HeaderMap::from_iter([("x-amz-checksum-crc32".parse().unwrap(), "y/Q5Jg==".parse().unwrap())]);
         assert_eq!(
@@ -194,13 +195,14 @@ mod tests {
 
     #[test]
     fn md5_is_compared() {
-        let mut checks = Checks::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Sums::default(), None).unwrap();
+        let mut checks =
+            ChecksumVerifier::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Checksums::default(), None).unwrap();
         checks.update(b"abc");
         assert!(checks.finish(None).is_ok());
-        let checks = Checks::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Sums::default(), None).unwrap();
+        let checks = ChecksumVerifier::expect(Some("kAFQmDzST7DWlj99KOF/cg=="), Checksums::default(), None).unwrap();
         assert!(matches!(checks.finish(None), Err(ChecksumError::Md5)));
         assert!(matches!(
-            Checks::expect(Some("abcd"), Sums::default(), None),
+            ChecksumVerifier::expect(Some("abcd"), Checksums::default(), None),
             Err(ChecksumError::BadMd5Header)
         ));
     }

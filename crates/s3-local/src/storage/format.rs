@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::checksums::Sums;
+use super::checksums::Checksums;
 
 /// Bytes of body per hash. A ranged read hashes whole blocks, so it is the unit in which snapshots are read.
 pub(crate) const BLOCK_LEN: usize = 64 * 1024;
@@ -29,8 +29,8 @@ pub(crate) struct Meta {
     /// BLAKE3 of all block hashes, in hexadecimal.
     pub(crate) root: String,
     /// Checksums that the client sent and that matched.
-    #[serde(default, skip_serializing_if = "Sums::is_empty")]
-    pub(crate) sums: Sums,
+    #[serde(default, skip_serializing_if = "Checksums::is_empty")]
+    pub(crate) sums: Checksums,
     /// Headers to return as they came.
     #[serde(default, skip_serializing_if = "Headers::is_empty")]
     pub(crate) headers: Headers,

@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-pub(crate) use body::{BodyWriter, SealError, Sealed};
+pub(crate) use body::{BodyWriter, SealError, SealedObject};
 pub(crate) use bucket::{Bucket, ChangeError, Condition};
-pub(crate) use checksums::{Checks, ChecksumError, Sums};
+pub(crate) use checksums::{ChecksumError, ChecksumVerifier, Checksums};
 pub(crate) use durable::{IoError, TempDir};
 pub(crate) use format::{Headers, Meta};
 pub(crate) use listing::{Entry, Query};

@@ -9,7 +9,7 @@ const KEPT_OF_LONG: usize = 150;
 
 /// What a file name says about its key.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum ParsedFileName {
     /// The name is the whole key.
     Key(String),
     /// The key was too long: it is in the file's metadata.
@@ -35,14 +35,14 @@ pub(crate) fn file_name(key: &str) -> String {
 }
 
 /// The inverse of [`file_name`].
-pub(crate) fn key_of(name: &str) -> Named {
+pub(crate) fn key_of(name: &str) -> ParsedFileName {
     if name.contains('~') {
-        return Named::Hashed;
+        return ParsedFileName::Hashed;
     }
     match percent_decode_str(name).decode_utf8() {
         // Only the name that we would give it counts, so that no key is listed that cannot be read.
-        Ok(key) if file_name(&key) == name => Named::Key(key.into_owned()),
-        _ => Named::Foreign,
+        Ok(key) if file_name(&key) == name => ParsedFileName::Key(key.into_owned()),
+        _ => ParsedFileName::Foreign,
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         for key in ["..", ".", "../../etc/passwd", "/", "a/../b", ".hidden"] {
             let name = file_name(key);
             assert!(!name.contains('/') && !name.starts_with('.'), "{key} became {name}");
-            assert_eq!(key_of(&name), Named::Key(key.to_owned()));
+            assert_eq!(key_of(&name), ParsedFileName::Key(key.to_owned()));
         }
     }
 
@@ -88,13 +88,13 @@ mod tests {
         let (one, two) = ("ä".repeat(500) + "1", "ä".repeat(500) + "2");
         assert!(file_name(&one).starts_with("ää"));
         assert_ne!(file_name(&one), file_name(&two));
-        assert_eq!(key_of(&file_name(&one)), Named::Hashed);
+        assert_eq!(key_of(&file_name(&one)), ParsedFileName::Hashed);
     }
 
     #[test]
     fn a_name_we_would_not_give_is_foreign() {
         for name in ["%", "%4", "%zz", "a%2fb", "%41", "lost+found", ".nfs0001", "%+1"] {
-            assert_eq!(key_of(name), Named::Foreign, "{name}");
+            assert_eq!(key_of(name), ParsedFileName::Foreign, "{name}");
         }
     }
 
@@ -104,8 +104,8 @@ mod tests {
             let name = file_name(&key);
             prop_assert!(name.len() <= 255 && !name.contains('/') && !name.starts_with('.') && !name.is_empty());
             match key_of(&name) {
-                Named::Key(back) => prop_assert_eq!(back, key),
-                other => { prop_assert_eq!(other, Named::Hashed); prop_assert!(key.len() > 80 / 4) }
+                ParsedFileName::Key(back) => prop_assert_eq!(back, key),
+                other => { prop_assert_eq!(other, ParsedFileName::Hashed); prop_assert!(key.len() > 80 / 4) }
             }
         }
     }

@@ -4,13 +4,13 @@ use bytes::Bytes;
 
 use super::*;
 
-fn seal(storage: &Storage, key: &str, body: &[u8]) -> Sealed {
+fn seal(storage: &Storage, key: &str, body: &[u8]) -> SealedObject {
     let meta = Meta {
         key: key.to_owned(),
         ..Meta::default()
     };
     let rest = [Bytes::copy_from_slice(body)];
-    BodyWriter::new(storage.temps.clone(), Checks::default())
+    BodyWriter::new(storage.temps.clone(), ChecksumVerifier::default())
         .seal(&rest, None, None, meta)
         .unwrap()
 }
@@ -75,7 +75,7 @@ fn a_restart_finds_every_object_and_no_leftovers() {
     for key in keys {
         put(&storage, key, key.as_bytes(), Condition::None).unwrap();
     }
-    let mut unfinished = BodyWriter::new(storage.temps.clone(), Checks::default());
+    let mut unfinished = BodyWriter::new(storage.temps.clone(), ChecksumVerifier::default());
     unfinished.write(b"half").unwrap();
     // As after a kill: nothing of it is dropped.
     std::mem::forget(unfinished);

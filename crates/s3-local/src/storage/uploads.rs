@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::body::{BodyWriter, SealError, Sealed};
+use super::body::{BodyWriter, SealError, SealedObject};
 use super::bucket::Bucket;
 use super::durable::{IoError, TempDir, sync_dir};
 use super::format::Meta;
@@ -71,7 +71,7 @@ impl Bucket {
     }
 
     /// Begins an upload; `sealed` is its metadata with an empty body.
-    pub(crate) fn create_upload(&self, sealed: Sealed) -> Result<UploadId, IoError> {
+    pub(crate) fn create_upload(&self, sealed: SealedObject) -> Result<UploadId, IoError> {
         let id = UploadId::new();
         let dir = self.upload_dir(&id);
         std::fs::create_dir(&dir).map_err(IoError::at("make", &dir))?;
@@ -91,7 +91,7 @@ impl Bucket {
     }
 
     /// Adds or replaces a part; durable when this returns.
-    pub(crate) fn put_part(&self, id: &UploadId, number: u16, sealed: Sealed) -> Result<(), UploadError> {
+    pub(crate) fn put_part(&self, id: &UploadId, number: u16, sealed: SealedObject) -> Result<(), UploadError> {
         let dir = self.upload_dir(id);
         let placed = sealed
             .temp
@@ -143,7 +143,7 @@ impl Bucket {
         chosen: &[(u16, String)],
         mut meta: Meta,
         mut writer: BodyWriter,
-    ) -> Result<Sealed, UploadError> {
+    ) -> Result<SealedObject, UploadError> {
         for (at, (number, etag)) in chosen.iter().enumerate() {
             let len = self.part(id, *number, etag)?.body_len();
             if at + 1 < chosen.len() && len < SMALLEST_PART {

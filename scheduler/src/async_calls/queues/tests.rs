@@ -7,10 +7,10 @@ use super::*;
 fn queues(functions: &[(&str, u64, u64)]) -> Queues {
     let mut all = Queues::default();
     let counted = functions.iter().map(|(name, queued, running)| {
-        let due = Due {
+        let due = QueueCounts {
             queued: *queued,
             running: *running,
-            ..Due::default()
+            ..QueueCounts::default()
         };
         (name.parse().unwrap(), due)
     });
@@ -151,17 +151,20 @@ fn a_function_whose_calls_are_for_later_is_left_alone_until_something_comes() {
 fn what_waits_is_bounded_for_each_function_and_for_all() {
     let (full, other) = ("full".parse().unwrap(), "other".parse().unwrap());
     let mut all = queues(&[("full", PER_FUNCTION, 0)]);
-    assert_eq!(all.admit(&full, 1, Sender::Client), Err(Full::Function(PER_FUNCTION)));
+    assert_eq!(
+        all.admit(&full, 1, Sender::Client),
+        Err(QueueFull::Function(PER_FUNCTION))
+    );
     assert_eq!(all.admit(&other, 1, Sender::Client), Ok(()));
     assert_eq!(
         all.admit(&other, BYTES_EACH + 1, Sender::Client),
-        Err(Full::Bytes(BYTES_EACH))
+        Err(QueueFull::Bytes(BYTES_EACH))
     );
     for n in 0..BYTES / BYTES_EACH {
         all.added(&format!("f{n}.n{n}").parse().unwrap(), BYTES_EACH, 0);
     }
-    assert_eq!(all.admit(&other, 1, Sender::Client), Err(Full::All));
-    assert_eq!(all.admit(&other, 1, Sender::Platform), Err(Full::All));
+    assert_eq!(all.admit(&other, 1, Sender::Client), Err(QueueFull::All));
+    assert_eq!(all.admit(&other, 1, Sender::Platform), Err(QueueFull::All));
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn a_namespace_s_calls_count_together_and_running_ones_do_not() {
     assert_eq!(all.backlog("team"), 3);
     assert_eq!(all.admit_to(&team, &limits), Ok(()));
     all.added(&team, 1, 0);
-    assert!(matches!(all.admit_to(&team, &limits), Err(Full::Quota(over)) if over.used == 4));
+    assert!(matches!(all.admit_to(&team, &limits), Err(QueueFull::Quota(over)) if over.used == 4));
     assert_eq!(all.admit_to(&other, &Quota::default()), Ok(()));
 }
 
@@ -194,7 +197,10 @@ fn a_functions_large_calls_take_no_room_from_anothers_until_they_have_ended() {
     // Running ones are kept as well; what has ended is not.
     all.claimed(&large, 2, 2, Millis(1));
     all.waits_again(&large);
-    assert_eq!(all.admit(&large, call, Sender::Client), Err(Full::Bytes(BYTES_EACH)));
+    assert_eq!(
+        all.admit(&large, call, Sender::Client),
+        Err(QueueFull::Bytes(BYTES_EACH))
+    );
     all.ended(&large, call);
     assert_eq!(all.admit(&large, call, Sender::Client), Ok(()));
 }
@@ -209,9 +215,9 @@ fn fill(all: &mut Queues, namespace: &str, bytes: u64) -> u64 {
                 all.added(&function, bytes, 0);
                 taken += 1;
             }
-            Err(Full::Function(_) | Full::Bytes(_)) => n += 1,
-            Err(Full::Namespace | Full::All) => return taken,
-            Err(Full::Quota(over)) => panic!("there is no quota: {over:?}"),
+            Err(QueueFull::Function(_) | QueueFull::Bytes(_)) => n += 1,
+            Err(QueueFull::Namespace | QueueFull::All) => return taken,
+            Err(QueueFull::Quota(over)) => panic!("there is no quota: {over:?}"),
         }
     }
 }
@@ -227,9 +233,9 @@ fn a_namespace_s_calls_leave_room_to_others_and_a_last_part_is_the_platform_s() 
         let due: FunctionId = "due.rival".parse().unwrap();
         assert!(matches!(
             all.admit(&full, bytes, Sender::Platform),
-            Err(Full::Function(_) | Full::Bytes(_))
+            Err(QueueFull::Function(_) | QueueFull::Bytes(_))
         ));
-        assert_eq!(all.admit(&due, bytes, Sender::Client), Err(Full::Namespace));
+        assert_eq!(all.admit(&due, bytes, Sender::Client), Err(QueueFull::Namespace));
         assert_eq!(all.admit(&due, bytes, Sender::Platform), Ok(()));
         // Another tenant has three quarters of the rest, and so on.
         assert_eq!(fill(&mut all, "second", bytes), after_it);
@@ -237,16 +243,16 @@ fn a_namespace_s_calls_leave_room_to_others_and_a_last_part_is_the_platform_s() 
             fill(&mut all, &format!("n{n}"), bytes);
         }
         let hello: FunctionId = "hello".parse().unwrap();
-        assert_eq!(all.admit(&hello, bytes, Sender::Client), Err(Full::All));
+        assert_eq!(all.admit(&hello, bytes, Sender::Client), Err(QueueFull::All));
         // That is not all of it: what is due runs, also of the namespace that has the most.
-        assert_eq!(all.admit(&due, bytes, Sender::Client), Err(Full::All));
+        assert_eq!(all.admit(&due, bytes, Sender::Client), Err(QueueFull::All));
         let few = FEW.min(FEW_BYTES / bytes);
         let told: FunctionId = "told.rival".parse().unwrap();
         for _ in 0..few {
             assert_eq!(all.admit(&told, bytes, Sender::Platform), Ok(()));
             all.added(&told, bytes, 0);
         }
-        assert_eq!(all.admit(&told, bytes, Sender::Platform), Err(Full::Namespace));
+        assert_eq!(all.admit(&told, bytes, Sender::Platform), Err(QueueFull::Namespace));
         assert_eq!(all.admit(&due, bytes, Sender::Platform), Ok(()));
         assert_eq!(all.admit(&hello, bytes, Sender::Platform), Ok(()));
         // However many functions a namespace has.

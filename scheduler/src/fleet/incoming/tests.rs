@@ -5,15 +5,15 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::migration::MigrationKind;
 
 use super::*;
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::fixture::{beat, fleet, gateway, live, ready, spec, worker};
 use crate::fleet::Stage;
-use crate::placement::{Ask, Decision, Shortage, place_behind};
+use crate::placement::{Decision, Shortage, SlotRequest, place_behind};
 
 const BEGUN: Millis = Millis(100);
 
-fn ask() -> Ask {
-    Ask {
+fn ask() -> SlotRequest {
+    SlotRequest {
         gateway: gateway(1),
         version: None,
         held: Vec::new(),
@@ -27,7 +27,7 @@ fn ask() -> Ask {
 fn moving(count: usize) -> (LiveVersion, Fleet, Vec<InstanceId>) {
     let hello = live(spec("hello", 1, 10, 16, 9));
     let mut fleet = fleet(100);
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| ClaimedVersion::Unknown);
     let one = |n| {
         let id = ready(&mut fleet, &format!("i-{n}"), &hello, Millis(1));
         fleet.grant(&id, &gateway(1), &hello, Millis(1));

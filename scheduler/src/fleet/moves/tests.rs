@@ -4,15 +4,15 @@ use rekindle_wire::api::StartKind;
 use rekindle_wire::internal::LeaseReport;
 
 use super::*;
-use crate::catalog::Known;
+use crate::catalog::ClaimedVersion;
 use crate::fixture::{beat, fleet, info, live, ready, spec, worker};
 use crate::fleet::incoming::{ARRIVES_WITHIN, SETTLES_WITHIN};
 use crate::fleet::retire::Floor;
-use crate::placement::{Ask, Decision, place};
+use crate::placement::{Decision, SlotRequest, place};
 
 fn two_workers() -> Fleet {
     let mut fleet = fleet(100);
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(0), |_, _| ClaimedVersion::Unknown);
     fleet
 }
 
@@ -20,8 +20,8 @@ fn hello() -> crate::catalog::LiveVersion {
     live(spec("hello", 1, 60, 1, 5))
 }
 
-fn ask() -> Ask {
-    Ask {
+fn ask() -> SlotRequest {
+    SlotRequest {
         gateway: "g-a".parse().unwrap(),
         version: None,
         held: Vec::new(),
@@ -49,20 +49,20 @@ fn its_room_is_set_aside_on_both_until_it_is_there_and_invocations_wait_for_it()
         Decision::Wait { .. }
     ));
     // The source does not list it any more, the target already does.
-    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(5), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 1, 100, Vec::new()), Millis(5), |_, _| ClaimedVersion::Unknown);
     let listed = vec![info(&id, &hello.spec, 1, 0, 0)];
-    let stop = fleet.heartbeat(&beat(1, 1, 100, listed), Millis(5), |_, _| Known::Unknown);
+    let stop = fleet.heartbeat(&beat(1, 1, 100, listed), Millis(5), |_, _| ClaimedVersion::Unknown);
     assert_eq!((stop, fleet.instances[&id].stage), (Vec::new(), Stage::Moving));
     fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(6));
     assert_eq!((fleet.reserved(&worker(0)), fleet.reserved(&worker(1))), (0, 60));
     assert_eq!(place(&fleet, &hello, &ask(), Millis(7)), Decision::Use(id.clone()));
     // A heartbeat of the source that was already in flight.
     let late = vec![info(&id, &hello.spec, 0, 0, 0)];
-    let stop = fleet.heartbeat(&beat(0, 1, 100, late), Millis(8), |_, _| Known::Unknown);
+    let stop = fleet.heartbeat(&beat(0, 1, 100, late), Millis(8), |_, _| ClaimedVersion::Unknown);
     assert_eq!(stop, std::slice::from_ref(&id));
     assert_eq!(fleet.instances[&id].worker, worker(1));
     // A heartbeat of the target, written before the instance was there.
-    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(9), |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(1, 1, 100, Vec::new()), Millis(9), |_, _| ClaimedVersion::Unknown);
     assert!(fleet.instances.contains_key(&id));
     // A delayed heartbeat does not count either, once a later one has listed the instance. A later one without it
     // does count.
@@ -73,7 +73,7 @@ fn its_room_is_set_aside_on_both_until_it_is_there_and_invocations_wait_for_it()
     };
     let there = vec![info(&id, &hello.spec, 1, 1, 9)];
     for (number, listed, is_kept) in [(8, there, true), (7, Vec::new(), true), (9, Vec::new(), false)] {
-        fleet.heartbeat(&numbered(number, listed), Millis(10), |_, _| Known::Unknown);
+        fleet.heartbeat(&numbered(number, listed), Millis(10), |_, _| ClaimedVersion::Unknown);
         assert_eq!(fleet.instances.contains_key(&id), is_kept, "{number}");
     }
 }
@@ -216,7 +216,9 @@ fn a_copy_above_the_maximum_stays_though_its_worker_lists_it_before_the_source_h
     let kind = MigrationKind::Clone(copy.clone());
     let lists = |fleet: &mut Fleet, now| {
         let listed = vec![info(&copy, &hello.spec, 0, 0, 0)];
-        fleet.heartbeat(&beat(1, 1, 100, listed), now, |_, _| Known::Live(hello.clone()))
+        fleet.heartbeat(&beat(1, 1, 100, listed), now, |_, _| {
+            ClaimedVersion::Live(hello.clone())
+        })
     };
     let due = |fleet: &mut Fleet, now| fleet.due(now, |_, _| Floor { warm: 1, parked: 0 });
     for answer in [Ok(()), Err(())] {

@@ -7,7 +7,7 @@ fn stands_still(fleet: &mut Fleet, id: &InstanceId, live: &LiveVersion, memory: 
     let mut info = info(id, &live.spec, 0, 0, 0);
     info.state = InstanceState::Parked;
     info.memory_bytes = memory;
-    fleet.heartbeat(&beat(0, 1, 100 << 20, vec![info]), now, |_, _| Known::Unknown);
+    fleet.heartbeat(&beat(0, 1, 100 << 20, vec![info]), now, |_, _| ClaimedVersion::Unknown);
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn event() -> impl Strategy<Value = Event> {
 const CAPACITY: [u64; 2] = [100 << 20, 70 << 20];
 
 /// An instance as it really is: its version, its state, its invocations.
-type Real = (LiveVersion, InstanceState, u32);
+type ActualInstance = (LiveVersion, InstanceState, u32);
 
 /// The fleet, and what really runs on the workers.
 struct World {
@@ -64,7 +64,7 @@ struct World {
     now: Millis,
     versions: Vec<LiveVersion>,
     /// For each worker: its incarnation, and what runs on it.
-    truth: Vec<(u64, BTreeMap<InstanceId, Real>)>,
+    truth: Vec<(u64, BTreeMap<InstanceId, ActualInstance>)>,
     made: usize,
 }
 
@@ -108,9 +108,9 @@ impl World {
         let versions = self.versions.clone();
         let stop = self.fleet.heartbeat(&beat, self.now, |f, v| {
             match versions.iter().find(|l| l.spec.function == *f) {
-                Some(l) if l.spec.version == v => Known::Live(l.clone()),
-                Some(l) => Known::Older(l.clone()),
-                None => Known::Unknown,
+                Some(l) if l.spec.version == v => ClaimedVersion::Live(l.clone()),
+                Some(l) => ClaimedVersion::Older(l.clone()),
+                None => ClaimedVersion::Unknown,
             }
         });
         for id in stop {
@@ -156,7 +156,7 @@ impl World {
                         }
                         Event::Busy { invocations, .. } => {
                             // An invocation thaws a parked one.
-                            let going_on = |i: &mut Real| {
+                            let going_on = |i: &mut ActualInstance| {
                                 i.2 = *invocations;
                                 if i.1 == InstanceState::Parked && i.2 > 0 {
                                     i.1 = InstanceState::Ready;
@@ -229,7 +229,7 @@ impl World {
         let version = self.versions[function].clone();
         let held = self.fleet.instances.iter();
         let held = held.filter(|(_, i)| i.lease.as_ref().is_some_and(|l| l.gateway == gateway(g)));
-        let ask = Ask {
+        let ask = SlotRequest {
             gateway: gateway(g),
             held: held.map(|(id, _)| id.clone()).collect(),
             force: force.then_some(StartKind::Booted),

@@ -4,20 +4,20 @@ use rekindle_wire::asynchronous::StoredResponse;
 use rekindle_wire::{ApiError, CallId, FunctionId};
 use sqlx::{Any, Transaction};
 
-use super::Post;
+use super::CallNotification;
 use crate::store::{Store, StoreError, failed, function_id, json};
 
 /// Calls that were forgotten.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Forgotten {
+pub(crate) struct ForgottenCalls {
     pub(crate) calls: u64,
     /// Those of them of whose end somebody was still to be told.
-    pub(crate) untold: Vec<(FunctionId, Post)>,
+    pub(crate) untold: Vec<(FunctionId, CallNotification)>,
 }
 
 /// What happens to a call after an attempt. The response's secret headers are passed separately, sealed.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Ended {
+pub(crate) enum CallDisposition {
     /// It was answered.
     Done { answer: StoredResponse },
     /// It is given up.
@@ -41,13 +41,13 @@ impl Store {
         &self,
         id: &CallId,
         attempt: u32,
-        ended: &Ended,
+        ended: &CallDisposition,
         answer_sealed: Option<&[u8]>,
         now_unix_ms: i64,
     ) -> Result<bool, StoreError> {
         let doing = "note what came of a call";
         let done = match ended {
-            Ended::Again {
+            CallDisposition::Again {
                 due_unix_ms,
                 counts,
                 error,
@@ -63,7 +63,7 @@ impl Store {
             .execute(&self.writes)
             .await,
             // A late answer is as good as one in time, unless another attempt is running.
-            Ended::Done { answer } => sqlx::query(
+            CallDisposition::Done { answer } => sqlx::query(
                 "UPDATE async_calls SET state = 'done', holder = NULL, error = NULL, answer = $1, answer_body = $2, \
                      body = CASE WHEN on_success IS NULL THEN $3 ELSE body END, \
                      bytes = CASE WHEN on_success IS NULL THEN $4 ELSE bytes + $4 END, \
@@ -82,7 +82,7 @@ impl Store {
             .bind(answer_sealed)
             .execute(&self.writes)
             .await,
-            Ended::Dead { answer, error } => {
+            CallDisposition::Dead { answer, error } => {
                 sqlx::query(
                     "UPDATE async_calls SET state = 'dead', holder = NULL, error = $1, answer = $2, answer_body = $3, \
                      finished_unix_ms = $4, failures = failures + 1, answer_sealed = $7, destination = on_failure, \
@@ -169,7 +169,7 @@ impl Store {
         before_unix_ms: i64,
         bytes_each: i64,
         bytes_all: i64,
-    ) -> Result<Forgotten, StoreError> {
+    ) -> Result<ForgottenCalls, StoreError> {
         let doing = "forget calls";
         let old: Vec<ForgottenRow> = sqlx::query_as(sqlx::AssertSqlSafe(format!(
             "DELETE FROM async_calls WHERE state = $1 AND finished_unix_ms <= $2 {RETURNING_DUE}"
@@ -195,10 +195,10 @@ impl Store {
         .fetch_all(&self.writes)
         .await
         .map_err(failed(doing))?;
-        let mut forgotten = Forgotten::default();
+        let mut forgotten = ForgottenCalls::default();
         for (namespace, name, event, callback) in old.into_iter().chain(beyond) {
             forgotten.calls += 1;
-            for (post, due) in [(Post::Event, event), (Post::Callback, callback)] {
+            for (post, due) in [(CallNotification::Event, event), (CallNotification::Callback, callback)] {
                 if due.is_some() {
                     forgotten.untold.push((function_id(&namespace, &name)?, post));
                 }

@@ -11,9 +11,9 @@ use rekindle_wire::asynchronous::{CallState, ClaimedCall, Encoded};
 use rekindle_wire::{CallId, Destination, FunctionId};
 
 use super::{Store, StoreError, failed, function_id, unreadable};
-pub(crate) use endings::Ended;
-pub(crate) use posts::{DueEvent, Post};
-pub(crate) use rows::{CallRow, Stored, Wanted};
+pub(crate) use endings::CallDisposition;
+pub(crate) use posts::{CallNotification, DueEvent};
+pub(crate) use rows::{CallQuery, CallRow, StoredCall};
 
 /// A call to be stored.
 #[derive(Debug, Clone)]
@@ -49,21 +49,21 @@ impl NewRow {
 
 /// A call as it is handed to a gateway, with its secret headers as stored.
 #[derive(Debug)]
-pub(crate) struct Claimed {
+pub(crate) struct SealedClaim {
     pub(crate) call: ClaimedCall,
     pub(crate) request_sealed: Option<Vec<u8>>,
 }
 
 /// The earlier call with the same id, or the same idempotency key of the same owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Earlier {
+pub(crate) struct EarlierCall {
     pub(crate) id: CallId,
     pub(crate) digest: String,
 }
 
 /// Counts of a function's calls, by what is to be done with them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct QueueCounts {
     pub(crate) queued: u64,
     pub(crate) running: u64,
     /// Bytes of both.
@@ -73,12 +73,12 @@ pub(crate) struct Due {
 }
 
 /// The counts of every function that has any calls.
-pub(crate) type Queues = Vec<(FunctionId, Due)>;
+pub(crate) type Queues = Vec<(FunctionId, QueueCounts)>;
 
 impl Store {
     /// Stores a call; it is durable once this returns. Returns the earlier call if its id, or its owner's idempotency
     /// key, is known.
-    pub(crate) async fn add_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
+    pub(crate) async fn add_call(&self, new: &NewRow) -> Result<Option<EarlierCall>, StoreError> {
         let doing = "keep a call";
         let added = sqlx::query(
             "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// The call with the same id, or the same idempotency key of the same owner, if there is one.
-    pub(crate) async fn earlier_call(&self, new: &NewRow) -> Result<Option<Earlier>, StoreError> {
+    pub(crate) async fn earlier_call(&self, new: &NewRow) -> Result<Option<EarlierCall>, StoreError> {
         let doing = "look for an earlier call";
         let found: Option<(String, String)> = sqlx::query_as(
             "SELECT id, digest FROM async_calls \
@@ -133,7 +133,7 @@ impl Store {
         .map_err(failed(doing))?;
         let Some((id, digest)) = found else { return Ok(None) };
         let id = id.parse().map_err(unreadable("async_calls.id"))?;
-        Ok(Some(Earlier { id, digest }))
+        Ok(Some(EarlierCall { id, digest }))
     }
 
     /// Gives `holder` up to `limit` due calls of a function, until `until_unix_ms`.
@@ -144,7 +144,7 @@ impl Store {
         holder: &str,
         now_unix_ms: i64,
         until_unix_ms: i64,
-    ) -> Result<Vec<Claimed>, StoreError> {
+    ) -> Result<Vec<SealedClaim>, StoreError> {
         let sql = format!(
             "UPDATE async_calls SET state = 'running', attempts = attempts + 1, holder = $1, due_unix_ms = $2 WHERE id IN ( \
              SELECT id FROM async_calls WHERE state = 'queued' AND namespace = $3 AND function = $4 \
@@ -172,7 +172,7 @@ impl Store {
                 body: Encoded(row.bytes("body")?.unwrap_or_default().into()),
             };
             let request_sealed = row.bytes("request_sealed")?;
-            Ok(Claimed { call, request_sealed })
+            Ok(SealedClaim { call, request_sealed })
         });
         claimed.collect()
     }
@@ -246,9 +246,9 @@ impl Store {
                 let oldest_unix_ms = oldest;
                 queues.push((
                     name,
-                    Due {
+                    QueueCounts {
                         oldest_unix_ms,
-                        ..Due::default()
+                        ..QueueCounts::default()
                     },
                 ));
             }

@@ -5,7 +5,7 @@ use rekindle_wire::asynchronous::StoredRequest;
 use rekindle_wire::{CallId, Destination};
 use sqlx::any::AnyRow;
 
-use super::rows::{CallRow, Reader, Stored};
+use super::rows::{CallRow, Reader, StoredCall};
 use crate::store::{Store, StoreError, failed, unreadable};
 
 /// Number of due events, from either end, that a claim chooses from.
@@ -13,14 +13,14 @@ const LOOKED_AT: u32 = 512;
 
 /// What tells of a call's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Post {
+pub(crate) enum CallNotification {
     /// The result, for the address that its client or its function names.
     Callback,
     /// An event, for the destination that its function names.
     Event,
 }
 
-impl Post {
+impl CallNotification {
     /// How its columns begin.
     fn column(self) -> &'static str {
         match self {
@@ -41,7 +41,7 @@ impl Post {
 /// A call that has ended, and whose destination is to be told.
 #[derive(Debug)]
 pub(crate) struct DueEvent {
-    pub(crate) stored: Stored,
+    pub(crate) stored: StoredCall,
     pub(crate) to: Destination,
     /// Number of the attempt, from 1.
     pub(crate) attempt: u32,
@@ -70,7 +70,7 @@ impl Store {
         limit: u32,
         now_unix_ms: i64,
         again_unix_ms: i64,
-    ) -> Result<Vec<Stored>, StoreError> {
+    ) -> Result<Vec<StoredCall>, StoreError> {
         let sql = format!(
             "UPDATE async_calls SET callback_attempts = callback_attempts + 1, callback_due_unix_ms = $1 WHERE id IN ( \
              SELECT id FROM async_calls WHERE callback_due_unix_ms <= $2 ORDER BY callback_due_unix_ms LIMIT $3{}) \
@@ -81,7 +81,7 @@ impl Store {
         let rows = self
             .claim(sql, limit, now_unix_ms, again_unix_ms, "claim callbacks")
             .await?;
-        Ok(self.readable(Post::Callback, &rows, Stored::read).await)
+        Ok(self.readable(CallNotification::Callback, &rows, StoredCall::read).await)
     }
 
     /// Claims due events likewise: those for addresses, or those for functions. Namespaces take turns, so that none
@@ -123,17 +123,17 @@ impl Store {
                 attempt: reader.count("destination_attempts")?,
                 request: reader.json("request")?,
                 body: reader.bytes("body")?.unwrap_or_default(),
-                stored: Stored::read(row)?,
+                stored: StoredCall::read(row)?,
             })
         };
-        Ok(self.readable(Post::Event, &rows, read).await)
+        Ok(self.readable(CallNotification::Event, &rows, read).await)
     }
 
     /// What was claimed. Of a row that cannot be read nobody is told: it must neither hold up the others nor come again
     /// for ever.
     async fn readable<T>(
         &self,
-        post: Post,
+        post: CallNotification,
         rows: &[AnyRow],
         read: impl Fn(&AnyRow) -> Result<T, StoreError>,
     ) -> Vec<T> {
@@ -180,7 +180,7 @@ impl Store {
     /// attempt is known by its number and, as a call may end again, by when the call had ended.
     pub(crate) async fn end_post(
         &self,
-        post: Post,
+        post: CallNotification,
         id: &CallId,
         (attempt, ended_unix_ms): (u32, Option<i64>),
         again_unix_ms: Option<i64>,
@@ -192,7 +192,7 @@ impl Store {
             (None, None) => Some("delivered"),
         };
         // Of a call that is done, the request was kept for the event. A dead one may be queued again.
-        let drops_request = post == Post::Event && again_unix_ms.is_none();
+        let drops_request = post == CallNotification::Event && again_unix_ms.is_none();
         let body = match drops_request {
             true => {
                 ", bytes = CASE WHEN state = 'done' THEN bytes - LENGTH(body) ELSE bytes END, \

@@ -24,7 +24,7 @@ pub(crate) struct CallRow {
 
 /// A call with its response's body, and the response's secret headers as stored.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
+pub(crate) struct StoredCall {
     pub(crate) row: CallRow,
     pub(crate) body: Option<Vec<u8>>,
     pub(crate) answer_sealed: Option<Vec<u8>>,
@@ -115,7 +115,7 @@ impl CallRow {
     }
 }
 
-impl Stored {
+impl StoredCall {
     pub(super) fn read(row: &AnyRow) -> Result<Self, StoreError> {
         Ok(Self {
             body: Reader(row).bytes("answer_body")?,
@@ -141,7 +141,7 @@ impl Stored {
 
 /// Which calls to list.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct CallQuery {
     /// Only calls of functions in it.
     pub(crate) scope: Option<Scope>,
     pub(crate) state: Option<CallState>,
@@ -163,18 +163,18 @@ impl Store {
     }
 
     /// A call with its response's body.
-    pub(crate) async fn call_with_answer(&self, id: &CallId) -> Result<Option<Stored>, StoreError> {
+    pub(crate) async fn call_with_answer(&self, id: &CallId) -> Result<Option<StoredCall>, StoreError> {
         let sql = format!("SELECT {} FROM async_calls WHERE id = $1", CallRow::WITH_ANSWER);
         let row = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(id.as_str())
             .fetch_optional(&self.pool)
             .await
             .map_err(failed("read a call's result"))?;
-        row.map(|r| Stored::read(&r)).transpose()
+        row.map(|r| StoredCall::read(&r)).transpose()
     }
 
     /// Calls, newest first.
-    pub(crate) async fn calls(&self, wanted: &Wanted) -> Result<Vec<AsyncCall>, StoreError> {
+    pub(crate) async fn calls(&self, wanted: &CallQuery) -> Result<Vec<AsyncCall>, StoreError> {
         let sql = format!(
             "SELECT {} FROM async_calls WHERE ($1 = '' OR (namespace = $1 AND ($2 = '' OR function = $2))) \
              AND ($3 = '' OR state = $3) \

@@ -93,7 +93,7 @@ async fn a_call_is_claimed_once_in_the_order_of_its_due_time_and_its_answer_is_k
             store.claim_calls(&hello(), 9, "g-2", 50, 90).await.unwrap()[0].call.id,
             later.id
         );
-        let done = Ended::Done {
+        let done = CallDisposition::Done {
             answer: answer(b"yes\0"),
         };
         assert!(store.end_call(&first.id, 1, &done, None, 60).await.unwrap());
@@ -122,7 +122,7 @@ async fn a_call_that_is_sent_again_since_nobody_answered_is_kept_once() {
     each_database(async |store| {
         let call = new("hello", None, 10);
         assert_eq!(store.add_call(&call).await.unwrap(), None);
-        let same = Earlier {
+        let same = EarlierCall {
             id: call.id.clone(),
             digest: "d".to_owned(),
         };
@@ -145,7 +145,7 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
         assert!(store.release_lost_calls(19).await.unwrap().is_empty(), "it was renewed");
         assert_eq!(store.release_lost_calls(20).await.unwrap(), [hello()]);
         // It is not claimed yet: a late answer spares the second attempt, a late failure does not count twice.
-        let again = Ended::Again {
+        let again = CallDisposition::Again {
             due_unix_ms: 5,
             counts: true,
             error: Some(no()),
@@ -158,8 +158,8 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
             2
         );
         for late in [
-            Ended::Done { answer: answer(b"") },
-            Ended::Dead {
+            CallDisposition::Done { answer: answer(b"") },
+            CallDisposition::Dead {
                 answer: None,
                 error: no(),
             },
@@ -176,7 +176,7 @@ async fn who_comes_late_with_an_older_attempt_changes_nothing() {
         store.release_lost_calls(40).await.unwrap();
         assert!(
             store
-                .end_call(&call.id, 3, &Ended::Done { answer: answer(b"") }, None, 41)
+                .end_call(&call.id, 3, &CallDisposition::Done { answer: answer(b"") }, None, 41)
                 .await
                 .unwrap()
         );
@@ -279,7 +279,7 @@ async fn what_ended_long_ago_is_forgotten_and_what_is_too_much_the_oldest_first(
                 .end_call(
                     &call.id,
                     1,
-                    &Ended::Done {
+                    &CallDisposition::Done {
                         answer: answer(b"0123456789"),
                     },
                     None,
@@ -305,9 +305,9 @@ async fn what_ended_long_ago_is_forgotten_and_what_is_too_much_the_oldest_first(
         );
         assert_eq!(state(&store, &waits.id).await, Some(CallState::Queued));
         let listed = store
-            .calls(&Wanted {
+            .calls(&CallQuery {
                 limit: 9,
-                ..Wanted::default()
+                ..CallQuery::default()
             })
             .await
             .unwrap();
@@ -326,7 +326,7 @@ async fn one_functions_answers_evict_no_others() {
             let call = new(function, None, at);
             store.add_call(&call).await.unwrap();
             store.claim_calls(&call.function, 1, "g-1", 50, 90).await.unwrap();
-            let done = Ended::Done {
+            let done = CallDisposition::Done {
                 answer: answer(b"0123456789"),
             };
             assert!(store.end_call(&call.id, 1, &done, None, at).await.unwrap());
@@ -400,12 +400,12 @@ async fn what_is_sealed_of_a_request_goes_with_its_answer_and_stays_with_a_dead_
             let claimed = store.claim_calls(&call.function, 1, "g-1", 50, 90).await.unwrap();
             assert_eq!(claimed[0].request_sealed.as_deref(), Some(&[1, 2][..]));
         }
-        let ended = Ended::Done { answer: answer(b"") };
+        let ended = CallDisposition::Done { answer: answer(b"") };
         assert!(store.end_call(&done.id, 1, &ended, Some(&[3]), 60).await.unwrap());
         assert_eq!(sealed_of(&done.id).await, (None, Some(vec![3])));
         let read = store.call_with_answer(&done.id).await.unwrap().unwrap();
         assert_eq!(read.answer_sealed.as_deref(), Some(&[3][..]));
-        let ended = Ended::Dead {
+        let ended = CallDisposition::Dead {
             answer: Some(answer(b"")),
             error: no(),
         };
@@ -428,7 +428,7 @@ async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer(
         store.claim_calls(&hello(), 1, "g-1", 0, 90).await.unwrap();
         assert!(!store.has_posts().await.unwrap());
         store
-            .end_call(&call.id, 1, &Ended::Done { answer: answer(b"yes") }, None, 10)
+            .end_call(&call.id, 1, &CallDisposition::Done { answer: answer(b"yes") }, None, 10)
             .await
             .unwrap();
         assert!(store.has_posts().await.unwrap());
@@ -442,21 +442,21 @@ async fn a_callback_is_due_with_the_calls_end_and_is_handed_out_with_the_answer(
         );
         assert!(
             store
-                .end_post(Post::Callback, &call.id, (1, None), Some(60), Some("no"))
+                .end_post(CallNotification::Callback, &call.id, (1, None), Some(60), Some("no"))
                 .await
                 .unwrap()
         );
         assert_eq!(store.claim_callbacks(9, 60, 99).await.unwrap().len(), 1);
         assert!(
             !store
-                .end_post(Post::Callback, &call.id, (1, None), None, None)
+                .end_post(CallNotification::Callback, &call.id, (1, None), None, None)
                 .await
                 .unwrap(),
             "the second attempt is on its way"
         );
         assert!(
             store
-                .end_post(Post::Callback, &call.id, (2, None), None, None)
+                .end_post(CallNotification::Callback, &call.id, (2, None), None, None)
                 .await
                 .unwrap()
         );
@@ -488,9 +488,9 @@ async fn a_destination_is_due_with_the_calls_end_and_the_request_is_kept_until_i
             async move { store.call(&id).await.unwrap().unwrap().call.bytes }
         };
         let request = size(good.id.clone()).await;
-        let done = Ended::Done { answer: answer(b"yes") };
+        let done = CallDisposition::Done { answer: answer(b"yes") };
         store.end_call(&good.id, 1, &done, None, 10).await.unwrap();
-        let dead = Ended::Dead {
+        let dead = CallDisposition::Dead {
             answer: None,
             error: no(),
         };
@@ -520,7 +520,7 @@ async fn a_destination_is_due_with_the_calls_end_and_the_request_is_kept_until_i
 
         let end = async |id: &CallId, attempt, again, error| {
             store
-                .end_post(Post::Event, id, (attempt, None), again, error)
+                .end_post(CallNotification::Event, id, (attempt, None), again, error)
                 .await
                 .unwrap()
         };

@@ -8,7 +8,7 @@ on_either! {
     a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live,
 }
 
-async fn a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live(place: &Place) {
+async fn a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live(place: &TestDatabase) {
     let store = open(place).await;
     let name: FunctionId = "hello".parse().unwrap();
     for _ in 0..2 {
@@ -28,13 +28,13 @@ async fn a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live(pl
         checks: Vec::new(),
     };
     let refused = store.begin_canary(&name, &canary).await.unwrap();
-    assert!(matches!(refused, Err(NotNamed::NoVersion { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(AliasError::NoVersion { .. })), "{refused:?}");
     let added = store
         .add_version(&name, &parsed("hello"), "sources/b", 7)
         .await
         .unwrap();
     let third = spec("hello", added.info.version.0, 10, 1, 1);
-    let ready = store.set_live(&third, None, None, &[], Serves::Share(&canary)).await;
+    let ready = store.set_live(&third, None, None, &[], Rollout::Share(&canary)).await;
     assert!(ready.unwrap());
     store.close().await;
 
@@ -85,16 +85,16 @@ async fn a_canary_outlives_a_restart_and_is_over_with_whatever_else_sets_live(pl
     assert_eq!(store.canary(&name).await.unwrap(), None);
 }
 
-async fn a_rollback_goes_to_the_version_that_served_before_and_outlives_a_restart(place: &Place) {
+async fn a_rollback_goes_to_the_version_that_served_before_and_outlives_a_restart(place: &TestDatabase) {
     let store = open(place).await;
     let name: FunctionId = "a".parse().unwrap();
     let back = async |store: &Store, to: Option<u32>| {
         let done = store.roll_back(&name, to.map(VersionNumber), |_| None).await.unwrap();
         done.map(|done| (done.from.iter().map(|t| t.version.0).collect::<Vec<_>>(), done.to.0))
     };
-    assert_eq!(back(&store, None).await, Err(NotNamed::NoFunction));
+    assert_eq!(back(&store, None).await, Err(AliasError::NoFunction));
     add_live(&store, "a", Some("s-1")).await;
-    assert_eq!(back(&store, None).await, Err(NotNamed::NothingBefore));
+    assert_eq!(back(&store, None).await, Err(AliasError::NothingBefore));
     for snapshot in ["s-2", "s-3"] {
         add_live(&store, "a", Some(snapshot)).await;
     }
@@ -107,7 +107,7 @@ async fn a_rollback_goes_to_the_version_that_served_before_and_outlives_a_restar
     assert_eq!(back(&store, None).await, Ok((vec![2], 3)), "the third served before");
     assert_eq!(back(&store, Some(1)).await, Ok((vec![3], 1)));
     assert_eq!(back(&store, None).await, Ok((vec![1], 3)));
-    assert_eq!(back(&store, Some(3)).await, Err(NotNamed::Serves(VersionNumber(3))));
+    assert_eq!(back(&store, Some(3)).await, Err(AliasError::Serves(VersionNumber(3))));
     // Of two that share the invocations, the newcomer is rolled back.
     let shared = alias("live", &[(2, 10), (3, 90)]);
     assert_eq!(store.set_alias(&name, &shared).await.unwrap(), Ok(()));
@@ -123,7 +123,7 @@ async fn a_rollback_goes_to_the_version_that_served_before_and_outlives_a_restar
     assert_eq!(store.all_aliases().await.unwrap(), []);
 }
 
-async fn what_an_alias_names_must_be_there_and_able_to_serve(place: &Place) {
+async fn what_an_alias_names_must_be_there_and_able_to_serve(place: &TestDatabase) {
     let store = open(place).await;
     let name: FunctionId = "a".parse().unwrap();
     for _ in 0..4 {
@@ -138,7 +138,7 @@ async fn what_an_alias_names_must_be_there_and_able_to_serve(place: &Place) {
     );
     let missing = |version: u32, was_there| {
         let version = VersionNumber(version);
-        Err(NotNamed::NoVersion { version, was_there })
+        Err(AliasError::NoVersion { version, was_there })
     };
     assert_eq!(set(alias("next", &[(1, 1), (2, 1)])).await, missing(2, true));
     assert_eq!(set(alias("next", &[(5, 1)])).await, missing(5, false));
@@ -152,7 +152,7 @@ async fn what_an_alias_names_must_be_there_and_able_to_serve(place: &Place) {
     let error = ApiError::new(ErrorCode::BuildFailed, "no");
     store.set_failed(&name, failed, &error, &[]).await.unwrap();
     let state = VersionState::Failed;
-    let cannot = Err(NotNamed::CannotServe { version: failed, state });
+    let cannot = Err(AliasError::CannotServe { version: failed, state });
     assert_eq!(set(alias("next", &[(5, 1)])).await, cannot);
     let all = store.aliases(&name).await.unwrap();
     assert_eq!(

@@ -9,15 +9,21 @@ on_either! {
     one_of_several_leads_until_it_is_silent_or_steps_down,
 }
 
-async fn one_of_several_leads_until_it_is_silent_or_steps_down(place: &Place) {
+async fn one_of_several_leads_until_it_is_silent_or_steps_down(place: &TestDatabase) {
     let store = open(place).await;
     let lead = async |holder: &str, hold_ms| store.lead(holder, &format!("{holder}:1"), hold_ms).await.unwrap();
-    let own = |term| Led::Own { term };
+    let own = |term| ElectionOutcome::Won { term };
     assert_eq!(lead("a", 60_000).await, own(1));
-    assert_eq!(lead("b", 60_000).await, Led::By { address: "a:1".into() });
+    assert_eq!(
+        lead("b", 60_000).await,
+        ElectionOutcome::LedBy { address: "a:1".into() }
+    );
     assert_eq!(lead("a", 60_000).await, own(1), "it says so again");
     store.step_down("b").await.unwrap();
-    assert_eq!(lead("b", 60_000).await, Led::By { address: "a:1".into() });
+    assert_eq!(
+        lead("b", 60_000).await,
+        ElectionOutcome::LedBy { address: "a:1".into() }
+    );
     store.step_down("a").await.unwrap();
     assert_eq!(lead("b", -1).await, own(2));
     assert_eq!(lead("a", 60_000).await, own(3), "b was silent for too long");
@@ -26,10 +32,10 @@ async fn one_of_several_leads_until_it_is_silent_or_steps_down(place: &Place) {
 /// The old leader was suspended while another took over, and continues with what it was about to write.
 #[tokio::test]
 async fn who_was_replaced_writes_no_more() {
-    let Some(place) = Place::server() else { return };
+    let Some(place) = TestDatabase::server() else { return };
     let (old, new, other) = (open(&place).await, open(&place).await, open(&place).await);
     let worker: rekindle_wire::WorkerId = "w-1".parse().unwrap();
-    let own = |term| Led::Own { term };
+    let own = |term| ElectionOutcome::Won { term };
     assert_eq!(old.lead(old.holder(), "a:1", -1).await.unwrap(), own(1));
     old.take_over().await.unwrap();
     old.set_drained(&worker, true, 7).await.unwrap();
@@ -39,16 +45,16 @@ async fn who_was_replaced_writes_no_more() {
     assert!(matches!(refused, StoreError::Statement { .. }), "{refused:?}");
     assert!(new.drained().await.unwrap().contains(&worker));
     // A standby is connected again at once.
-    let by = Led::By { address: "b:1".into() };
+    let by = ElectionOutcome::LedBy { address: "b:1".into() };
     assert_eq!(other.lead(other.holder(), "c:1", 60_000).await.unwrap(), by);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_during_which_another_takes_the_lead_goes_on() {
-    let Some(place) = Place::server() else { return };
+    let Some(place) = TestDatabase::server() else { return };
     let leader = open(&place).await;
     let led = leader.lead(leader.holder(), "a:1", 60_000).await.unwrap();
-    assert_eq!(led, Led::Own { term: 1 });
+    assert_eq!(led, ElectionOutcome::Won { term: 1 });
     // Who starts waits for this table, and is ended there.
     let mut tx = leader.begin("hold a table").await.unwrap();
     let lock = "LOCK TABLE master_key IN ACCESS EXCLUSIVE MODE";
@@ -81,9 +87,9 @@ async fn a_start_during_which_another_takes_the_lead_goes_on() {
 /// It won the lead and could not take over in time: the lead is another's for a while, and may be its own later.
 #[tokio::test]
 async fn who_could_not_take_the_lead_up_stands_by_again() {
-    let Some(place) = Place::server() else { return };
+    let Some(place) = TestDatabase::server() else { return };
     let (late, other) = (open(&place).await, open(&place).await);
-    let own = |term| Led::Own { term };
+    let own = |term| ElectionOutcome::Won { term };
     assert_eq!(late.lead(late.holder(), "a:1", -1).await.unwrap(), own(1));
     late.take_over().await.unwrap();
     assert_eq!(other.lead(other.holder(), "b:1", -1).await.unwrap(), own(2));

@@ -9,7 +9,7 @@ on_either! {
     a_shared_snapshot_is_kept_as_long_as_one_of_its_versions,
 }
 
-async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
+async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &TestDatabase) {
     let store = open(place).await;
     let (name, runtime) = ("hello".parse().unwrap(), rekindle_wire::function_config::Base::Python);
     add_live(&store, "hello", Some("s-1")).await;
@@ -51,7 +51,7 @@ async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &Place) {
     assert_eq!(kept(all).await, Some(named("ef")), "it is every function's");
 }
 
-async fn a_shared_snapshot_is_kept_as_long_as_one_of_its_versions(place: &Place) {
+async fn a_shared_snapshot_is_kept_as_long_as_one_of_its_versions(place: &TestDatabase) {
     let store = open(place).await;
     let name: FunctionId = "hello".parse().unwrap();
     let source = |code: &'static str, reused: Option<u32>| Source {
@@ -112,7 +112,7 @@ async fn a_shared_snapshot_is_kept_as_long_as_one_of_its_versions(place: &Place)
     assert_eq!(left.source_keys, ["sources/a", "sources/hello"]);
 }
 
-async fn a_deleted_function_leaves_what_nobody_else_uses(place: &Place) {
+async fn a_deleted_function_leaves_what_nobody_else_uses(place: &TestDatabase) {
     let store = open(place).await;
     add_live(&store, "a", Some("s-1")).await;
     add_live(&store, "a", Some("s-2")).await;
@@ -134,7 +134,7 @@ async fn a_deleted_function_leaves_what_nobody_else_uses(place: &Place) {
     assert!(store.functions().await.unwrap().is_empty());
 }
 
-async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &Place) {
+async fn old_versions_go_but_not_the_one_that_serves_nor_one_under_way(place: &TestDatabase) {
     let store = open(place).await;
     let name: FunctionId = "a".parse().unwrap();
     for _ in 0..3 {

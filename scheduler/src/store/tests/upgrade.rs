@@ -6,7 +6,7 @@ on_either! {
     what_any_earlier_version_wrote_is_there_after_an_upgrade,
 }
 
-async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place) {
+async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &TestDatabase) {
     let config = serde_json::to_string(&parsed("hello")).unwrap();
     let worker: rekindle_wire::WorkerId = "w-1".parse().unwrap();
     for earlier in 1..dialect::MIGRATIONS.len() {
@@ -148,7 +148,10 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
         }
         assert_eq!(store.drained().await.unwrap().contains(&worker), earlier >= 4);
         let term = if earlier >= 5 { 13 } else { 1 };
-        assert_eq!(store.lead("b", "b:1", 1_000).await.unwrap(), Led::Own { term });
+        assert_eq!(
+            store.lead("b", "b:1", 1_000).await.unwrap(),
+            ElectionOutcome::Won { term }
+        );
         store.close().await;
         // Tables of a newer version are left alone.
         let refused = Store::open_as(&place.database, earlier).await;
@@ -158,7 +161,7 @@ async fn what_any_earlier_version_wrote_is_there_after_an_upgrade(place: &Place)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_that_find_an_old_database_at_once_bring_it_up_to_date_once() {
-    let Some(place) = Place::server() else { return };
+    let Some(place) = TestDatabase::server() else { return };
     // As in the first release.
     Store::open_as(&place.database, 1).await.unwrap().close().await;
     let opened = futures::future::join_all((0..4).map(|_| Store::open(&place.database))).await;

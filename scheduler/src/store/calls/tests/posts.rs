@@ -1,6 +1,6 @@
 //! Who is told of ends, in which order, and what is forgotten.
 
-use super::super::endings::Forgotten;
+use super::super::endings::ForgottenCalls;
 use super::*;
 
 /// A call of the function that was answered at this time, and whose destination is a function.
@@ -11,7 +11,7 @@ async fn told_of(store: &Store, function: &str, at: i64) -> CallId {
     };
     store.add_call(&call).await.unwrap();
     store.claim_calls(&call.function, 1, "g-1", 900, 990).await.unwrap();
-    let done = Ended::Done { answer: answer(b"yes") };
+    let done = CallDisposition::Done { answer: answer(b"yes") };
     assert!(store.end_call(&call.id, 1, &done, None, at).await.unwrap());
     call.id
 }
@@ -59,7 +59,12 @@ async fn an_end_that_cannot_be_read_keeps_nobody_else_from_being_told() {
             .unwrap();
         assert_eq!(state.as_deref(), Some("failed"));
         let end = (1, due[0].stored.row.call.finished_unix_ms);
-        assert!(store.end_post(Post::Event, &good, end, None, None).await.unwrap());
+        assert!(
+            store
+                .end_post(CallNotification::Event, &good, end, None, None)
+                .await
+                .unwrap()
+        );
         assert!(!store.has_posts().await.unwrap());
     })
     .await;
@@ -75,7 +80,7 @@ async fn a_late_report_of_one_end_settles_no_other() {
             ..new("hello", None, 0)
         };
         store.add_call(&call).await.unwrap();
-        let dead = Ended::Dead {
+        let dead = CallDisposition::Dead {
             answer: None,
             error: no(),
         };
@@ -89,7 +94,7 @@ async fn a_late_report_of_one_end_settles_no_other() {
                 assert!(store.retry_call(&call.id, 70).await.unwrap());
             }
         }
-        for post in [Post::Event, Post::Callback] {
+        for post in [CallNotification::Event, CallNotification::Callback] {
             let told = async |end| store.end_post(post, &call.id, (1, end), None, None).await.unwrap();
             assert!(!told(Some(10)).await, "{post:?}: that was the first end");
             assert!(told(Some(80)).await, "{post:?}");
@@ -106,16 +111,19 @@ async fn ends_of_which_somebody_is_to_be_told_are_forgotten_last_and_not_in_sile
             let call = new("hello", None, at);
             store.add_call(&call).await.unwrap();
             store.claim_calls(&hello(), 1, "g-1", 900, 990).await.unwrap();
-            let done = Ended::Done { answer: answer(b"yes") };
+            let done = CallDisposition::Done { answer: answer(b"yes") };
             assert!(store.end_call(&call.id, 1, &done, None, at).await.unwrap());
         }
         let forgotten = store.forget_calls("done", 0, 2_000, i64::MAX).await.unwrap();
         assert!(forgotten.calls > 0 && forgotten.untold.is_empty(), "{forgotten:?}");
         assert_eq!(state(&store, &waits).await, Some(CallState::Done));
         let all = store.forget_calls("done", 0, 0, i64::MAX).await.unwrap();
-        assert_eq!(all.untold, [(hello(), Post::Event)]);
+        assert_eq!(all.untold, [(hello(), CallNotification::Event)]);
         assert_eq!(all.calls + forgotten.calls, 4);
-        assert_eq!(store.forget_calls("done", 0, 0, 0).await.unwrap(), Forgotten::default());
+        assert_eq!(
+            store.forget_calls("done", 0, 0, 0).await.unwrap(),
+            ForgottenCalls::default()
+        );
     })
     .await;
 }
