@@ -33,8 +33,6 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 const LEFT_OUT: &str = "refused_changes";
 /// Longest object and request id that an entry has, in characters.
 const TEXT_MAX: usize = 300;
-/// The outcome of a change that was made.
-const OK: &str = "ok";
 /// What takes nothing from the budget of changes: it has to be possible when a leaked key uses that up. Each key is
 /// revoked once, each rule removed once, and to make one takes from the budget.
 const FREE: [&str; 2] = ["revoke_key", "remove_rule"];
@@ -42,6 +40,35 @@ const FREE: [&str; 2] = ["revoke_key", "remove_rule"];
 tokio::task_local! {
     /// What the change in this task is about, where its path does not say, and what it was taken from.
     static ABOUT: Mutex<AuditSubject>;
+}
+
+/// What came of a change. An entry has it as text.
+enum ChangeOutcome {
+    Succeeded,
+    /// The code of the error, or the status of an answer that has none.
+    Failed(String),
+}
+
+impl ChangeOutcome {
+    fn of(answer: &Response) -> Self {
+        let code = answer.headers().get(PLATFORM_ERROR).and_then(|code| code.to_str().ok());
+        match (code, answer.status()) {
+            (Some(code), _) => Self::Failed(code.to_owned()),
+            (None, status) if status.is_success() => Self::Succeeded,
+            (None, status) => Self::Failed(status.as_str().to_owned()),
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
+    fn into_text(self) -> String {
+        match self {
+            Self::Succeeded => "ok".to_owned(),
+            Self::Failed(code) => code,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -138,9 +165,11 @@ impl Change {
                 here.audit.give_back(payer);
             }
             let caller = self.caller.clone();
-            let entry = self.entry(&answer, about.what);
+            let outcome = ChangeOutcome::of(&answer);
+            let has_failed = outcome.has_failed();
+            let entry = self.entry(outcome, about.what);
             if let Some(caller) = caller
-                && entry.outcome != OK
+                && has_failed
                 && !here.audit.has_entry(&caller, entry.namespace.as_ref(), here.now())
             {
                 return answer;
@@ -185,7 +214,7 @@ impl Change {
         })
     }
 
-    fn entry(self, answer: &Response, about: Option<(Option<Namespace>, String)>) -> AuditEntry {
+    fn entry(self, outcome: ChangeOutcome, about: Option<(Option<Namespace>, String)>) -> AuditEntry {
         let Touched {
             name,
             mut namespace,
@@ -195,15 +224,9 @@ impl Change {
             namespace = of;
             object = what;
         }
-        let code = answer.headers().get(PLATFORM_ERROR).and_then(|code| code.to_str().ok());
-        let outcome = match (code, answer.status()) {
-            (Some(code), _) => code.to_owned(),
-            (None, status) if status.is_success() => OK.to_owned(),
-            (None, status) => status.as_str().to_owned(),
-        };
         // Nobody writes into the log of a namespace in which they may do nothing.
         if let Some(caller) = &self.caller
-            && outcome != OK
+            && outcome.has_failed()
             && namespace.as_ref().is_none_or(|namespace| !caller.meets(namespace))
         {
             if let Some(elsewhere) = &namespace {
@@ -214,7 +237,7 @@ impl Change {
         let actor = self.caller.as_ref().map_or("unknown", Caller::name).to_owned();
         AuditEntry {
             request_id: self.request_id,
-            ..entry(actor, namespace, name, cut(&object), outcome)
+            ..entry(actor, namespace, name, cut(&object), outcome.into_text())
         }
     }
 }
