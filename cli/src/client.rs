@@ -262,30 +262,25 @@ impl Client {
         self.ask(&ReadStatus {}).await
     }
 
-    /// Every function of the namespace.
     pub(crate) async fn functions(&self) -> Result<Vec<FunctionSummary>> {
         let namespace = self.other_namespace();
         self.ask(&ListFunctions { namespace }).await
     }
 
-    /// One function.
     pub(crate) async fn function(&self, name: &FunctionId) -> Result<FunctionDetail> {
         let (name, namespace) = name.split();
         self.ask(&DescribeFunction { name, namespace }).await
     }
 
-    /// Statistics of the platform.
     pub(crate) async fn stats(&self) -> Result<Stats> {
         self.ask(&ReadStats {}).await
     }
 
-    /// Statistics of one function.
     pub(crate) async fn function_stats(&self, name: &FunctionId) -> Result<FunctionStats> {
         let (name, namespace) = name.split();
         self.ask(&ReadFunctionStats { name, namespace }).await
     }
 
-    /// One version.
     pub(crate) async fn version(&self, name: &FunctionId, version: VersionNumber) -> Result<VersionInfo> {
         let (name, namespace) = name.split();
         let version = DescribeVersion {
@@ -296,7 +291,6 @@ impl Client {
         self.ask(&version).await
     }
 
-    /// Every running instance.
     pub(crate) async fn instances(&self) -> Result<Vec<InstanceInfo>> {
         self.ask(&ListInstances {}).await
     }
@@ -312,7 +306,6 @@ impl Client {
         self.ask(&objects).await
     }
 
-    /// Every worker.
     pub(crate) async fn workers(&self) -> Result<Vec<WorkerInfo>> {
         self.ask(&ListWorkers {}).await
     }
@@ -420,7 +413,6 @@ impl Client {
 pub(crate) enum Release {
     /// Nothing: the version before goes on serving.
     Hold,
-    /// All invocations.
     All,
     /// A share of them that grows by these steps, of this duration.
     Grow(CanarySteps, Duration),
@@ -457,7 +449,6 @@ async fn with_token(request: RequestBuilder, gateway: &str, logins: &Logins) -> 
     Ok(RequestBuilder::from_parts(http, built))
 }
 
-/// Parses one line of a log.
 pub(crate) fn log_line(line: &[u8]) -> Result<LogLine> {
     serde_json::from_slice(line).context("a log line is not what this version of fn understands")
 }

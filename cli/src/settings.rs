@@ -68,7 +68,6 @@ const NAMESPACE: &str = "namespace";
 /// How alike a mistyped key and an option must be to be suggested, of 1.
 const ALIKE: f64 = 0.8;
 
-/// A settings file.
 #[derive(Debug)]
 pub(crate) struct Settings {
     path: PathBuf,
@@ -200,7 +199,6 @@ impl Settings {
         }
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

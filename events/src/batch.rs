@@ -79,7 +79,6 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Processes a batch.
     pub(crate) async fn process(&self, queue: &dyn Queue, messages: Vec<Message>) {
         let began = Instant::now();
         let held = HeldDeliveries::of(&messages);

@@ -13,11 +13,9 @@ use serde::Deserialize;
 const BATCHES: usize = 64;
 const BATCHES_MAX: usize = 4_096;
 
-/// The file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
-    /// Address of the gateway.
     pub(crate) gateway: String,
     /// A file with the authority of an https gateway's certificate, instead of those that this machine trusts.
     pub(crate) ca: Option<PathBuf>,
@@ -47,7 +45,6 @@ pub(crate) struct Config {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Server {
-    /// What serves it.
     #[serde(rename = "type")]
     pub(crate) kind: QueueKind,
     /// Its address, as sources name it.

@@ -46,7 +46,6 @@ pub(crate) struct Gateway {
 #[derive(Debug)]
 pub(crate) struct Notice<'a> {
     pub(crate) function: &'a FunctionId,
-    /// The event.
     pub(crate) body: Vec<u8>,
     /// Names what it tells of.
     pub(crate) key: &'a str,
@@ -62,7 +61,6 @@ pub(crate) struct TellError {
     pub(crate) is_final: bool,
 }
 
-/// What an invocation is made of.
 #[derive(Debug)]
 pub(crate) struct Invocation<'a> {
     pub(crate) function: &'a FunctionId,

@@ -65,7 +65,6 @@ const FOLLOWS: Desc = Desc::new(
     "Asks for the list of sources: `answered` or `failed`. While they fail, the sources of before are read on.",
 );
 
-/// The instruments.
 pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     messages: Family<Counter, 3>,

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 /// message again.
 pub(crate) const HOLD: Duration = Duration::from_secs(30);
 
-/// A message of a queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     /// Its id, unique in its queue and the same in every delivery.

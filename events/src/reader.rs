@@ -20,7 +20,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// The reader of a source.
 pub(crate) struct Reader {
     pub(crate) config: Arc<Config>,
     pub(crate) batches: Arc<Batches>,

@@ -35,7 +35,6 @@ pub(crate) struct SqsQueue {
     client: Client,
     /// Address of the server.
     base: String,
-    /// Address of the queue.
     url: String,
 }
 

@@ -15,7 +15,6 @@ const REASON_MAX: usize = 500;
 /// What became of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Every message succeeded.
     Succeeded,
     /// These of its messages failed, by their ids.
     SomeFailed(Vec<String>),
@@ -28,7 +27,9 @@ pub(crate) enum Verdict {
         is_overloaded: bool,
     },
     /// The batch is larger than the platform passes on. Parts of it may not be.
-    TooLarge { reason: String },
+    TooLarge {
+        reason: String,
+    },
     /// The function has seen nothing of it, so that it does not count.
     Refused {
         reason: String,

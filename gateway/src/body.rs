@@ -64,7 +64,6 @@ pub(crate) struct Intake {
 
 /// Why no more of a body's first part is awaited.
 enum FirstPartEnd {
-    /// The body is complete.
     Whole,
     /// The first part is as large as it must be.
     Enough,
@@ -327,7 +326,6 @@ impl Sender {
 }
 
 impl Upload {
-    /// The body for one attempt.
     pub(crate) fn attempt(&self) -> Body {
         match self {
             Self::Kept(ReceivedBytes { bytes, trailers, .. }) => match trailers.clone() {

@@ -21,7 +21,6 @@ use crate::tokens::{Identities, IdentityIssuers, is_for};
 /// Where browsers say whose page has made a request.
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Recognizes callers.
 pub(crate) struct Callers {
     pub(crate) keys: Arc<Keys>,
     identities: Identities,
@@ -50,7 +49,6 @@ enum Header {
 }
 
 impl PresentedCredentials {
-    /// The caller, if it is known.
     pub(crate) fn known(&self) -> Option<&Caller> {
         self.caller.as_ref()?.as_ref().ok()
     }

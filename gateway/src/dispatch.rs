@@ -108,7 +108,6 @@ impl Dispatch {
         })
     }
 
-    /// Serves one invocation.
     pub(crate) async fn serve(&self, call: Call, request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let span = tracing::info_span!(
             "invoke",

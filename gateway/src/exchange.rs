@@ -60,11 +60,9 @@ pub(crate) enum AttemptOutcome {
     Retry(ApiError, RetryReason),
 }
 
-/// A response that has begun.
 pub(crate) struct StartedResponse {
     pub(crate) response: Response<Body>,
     pub(crate) leased: LeasedInstance,
-    /// How the invocation started.
     pub(crate) start: StartKind,
     /// Time from sending the request to the response's headers.
     pub(crate) took: Duration,

@@ -36,7 +36,6 @@ pub(crate) struct Outgoing {
     pub(crate) caller_until: Option<std::time::Instant>,
 }
 
-/// Result of an attempt.
 pub(crate) enum AttemptResult {
     /// The function responds; the body is still to come.
     Answered(Response<Body>),

@@ -21,7 +21,6 @@ const MESSAGE_MAX: usize = 2 << 10;
 /// What `grpc-message` has percent-encoded: everything but printable ASCII, and the sign itself.
 const MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Status codes of gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
     Cancelled = 1,

@@ -188,7 +188,6 @@ pub(crate) fn of<B>(request: &Request<B>) -> Result<Option<Host>, ApiError> {
     Ok(Some(host))
 }
 
-/// The owner of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HostOwner {
     /// The function with this id, if it exists, or `ID@VERSION`.

@@ -43,7 +43,6 @@ pub(crate) struct LeasedInstance {
     pub(crate) boot_timeout: Duration,
     /// Whether an invocation that may have reached the function may be sent again.
     pub(crate) idempotent: bool,
-    /// Its memory limit in bytes.
     pub(crate) memory_bytes: u64,
     /// The lease's [`LeaseMark`] for its worker; `None` from a scheduler that does not number them.
     pub(crate) mark: Option<HeaderValue>,
@@ -70,7 +69,6 @@ impl LeasedInstance {
 /// How an invocation left its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The slot is free.
     Free,
     /// No client waits for the invocation any more; the function may still be working on it.
     Lost,
@@ -149,7 +147,6 @@ fn mark(number: u64, gateway: &GatewayId) -> Option<HeaderValue> {
     HeaderValue::from_str(&mark).ok()
 }
 
-/// All leases on one function.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     leases: Vec<Lease>,

@@ -176,7 +176,6 @@ pub(crate) struct Limits {
     pub(crate) body_memory_bytes: u64,
 }
 
-/// A gateway's instruments.
 pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     invocations: Family<Counter, 2>,
@@ -319,7 +318,6 @@ impl Metrics {
         self.certificate_reads.with([outcome]).inc();
     }
 
-    /// Counts a fetch of an issuer's keys.
     pub(crate) fn issuer_keys_fetched(&self, is_loaded: bool) {
         let outcome = if is_loaded { "loaded" } else { "failed" };
         self.issuer_keys.with([outcome]).inc();
@@ -376,7 +374,6 @@ impl Metrics {
 pub(crate) struct ServingInstance {
     /// How the instance came to be.
     pub(crate) start: StartKind,
-    /// The version that it runs.
     pub(crate) version: VersionNumber,
 }
 

@@ -17,7 +17,6 @@ const BURST_S: f64 = 1.0;
 /// Seconds of a day.
 const DAY_S: u64 = 86_400;
 
-/// The quotas of namespaces that have any.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     namespaces: RwLock<HashMap<String, NamespaceLimit>>,

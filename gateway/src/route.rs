@@ -40,12 +40,19 @@ pub(crate) enum Route {
         by: RoutedBy,
     },
     /// To a function, as an event; later if `asynchronous`.
-    Invocation { name: FunctionId, asynchronous: bool },
+    Invocation {
+        name: FunctionId,
+        asynchronous: bool,
+    },
     /// To a function, later.
-    Later { name: FunctionId, path: String },
+    Later {
+        name: FunctionId,
+        path: String,
+    },
     /// To the result of an asynchronous invocation.
-    Result { id: CallId },
-    /// To the scheduler.
+    Result {
+        id: CallId,
+    },
     Admin,
     /// To the description of the admin API.
     OpenApi,
@@ -53,20 +60,16 @@ pub(crate) enum Route {
     Auth,
     /// To the liveness check.
     Health,
-    /// To the readiness check.
     Ready,
-    /// To the metrics.
     Metrics,
 }
 
 /// How a function was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RoutedBy {
-    /// By a host of its own.
     Host,
     /// By a path on a shared host.
     Path,
-    /// By a path on the API's own host.
     ApiPath,
 }
 

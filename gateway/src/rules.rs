@@ -21,7 +21,6 @@ struct Table {
 }
 
 impl Rules {
-    /// Replaces them all.
     pub(crate) fn apply(&self, rules: Vec<KnownRule>) {
         let mut table = Table::default();
         for rule in rules {

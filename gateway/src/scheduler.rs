@@ -43,7 +43,6 @@ struct Http {
 }
 
 impl Http {
-    /// Sends a request.
     fn request(&self, request: Request<Body>) -> ResponseFuture {
         self.client.request(request)
     }
@@ -119,7 +118,6 @@ pub(crate) struct SchedulerClient {
     token: HeaderValue,
 }
 
-/// One scheduler's answer.
 enum SchedulerAnswer<T> {
     Answered(T),
     /// It has seen nothing of the request, since it is gone or stands by.
@@ -223,7 +221,6 @@ impl SchedulerClient {
         self.call(&Place {}, request, limit).instrument(span).await
     }
 
-    /// Reports leases.
     pub(crate) async fn report(&self, report: &LeaseReport) -> Result<LeaseResponse, ApiError> {
         self.call(&ReportLeases {}, report, REPORT_LIMIT).await
     }
@@ -304,7 +301,6 @@ impl SchedulerClient {
         self.call(&EndCallback {}, outcome, KEEP_LIMIT).await
     }
 
-    /// Asks for the result of a call.
     pub(crate) async fn call_result(&self, id: &CallId, wait: Duration) -> Result<CallResult, ApiError> {
         let result = ReadResult {
             id: id.clone(),

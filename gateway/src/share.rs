@@ -54,7 +54,6 @@ impl Share {
         }
     }
 
-    /// Counts an invocation.
     pub(crate) fn count(&self, version: VersionNumber, start: Option<&str>, outcome: Outcome) {
         let mut counts = self.counts.lock();
         let of_version = counts.entry(version).or_default();
@@ -77,7 +76,6 @@ impl Share {
         }
     }
 
-    /// The counts so far.
     pub(crate) fn counts(&self) -> OutcomesByVersion {
         self.counts.lock().clone()
     }

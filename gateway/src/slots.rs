@@ -101,7 +101,6 @@ impl WaitQueue {
     }
 }
 
-/// All slots of a gateway.
 pub(crate) struct Slots {
     pub(crate) gateway: GatewayId,
     pub(crate) scheduler: SchedulerClient,
@@ -191,7 +190,6 @@ impl Slots {
         })
     }
 
-    /// The current levels.
     pub(crate) fn levels(&self) -> Levels {
         let mut all = Levels::default();
         for function in self.functions.lock().values() {

@@ -31,7 +31,6 @@ pub(crate) struct Workers {
     pools: Arc<Mutex<HashMap<Arc<str>, Pools>>>,
 }
 
-/// Connections to a worker.
 #[derive(Clone)]
 struct Pools {
     http1: ConnectionPool,
@@ -62,7 +61,6 @@ impl Workers {
         })
     }
 
-    /// The scheme of their addresses.
     pub(crate) fn scheme(&self) -> &'static str {
         self.scheme
     }

@@ -116,7 +116,6 @@ fn admitting<'a>(caller: &'a Caller, role: AccessRole, scope: &Scope) -> Option<
     caller.giving(role, scope).next().or_else(in_part)
 }
 
-/// A change that is asked for.
 pub(crate) struct Change {
     /// `None` if it cannot be read.
     caller: Option<Caller>,

@@ -155,7 +155,6 @@ impl Catalog {
         }
     }
 
-    /// Every namespace.
     pub(crate) fn namespaces(&self) -> &BTreeSet<Namespace> {
         &self.namespaces
     }
@@ -358,7 +357,6 @@ impl Catalog {
         &self.retired
     }
 
-    /// Number of functions.
     pub(crate) fn len(&self) -> usize {
         self.functions.len()
     }

@@ -46,7 +46,6 @@ pub(crate) enum CollectionError {
     Store(#[from] StoreError),
 }
 
-/// Collects once.
 pub(crate) async fn collect(
     scheduler: &Scheduler,
     dry_run: bool,

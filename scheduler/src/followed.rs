@@ -25,7 +25,6 @@ const APPLIED_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct RevisionTracker {
     /// Tells this lead's revisions from those of others.
     pub(crate) epoch: String,
-    /// The newest revision.
     pub(crate) revision: watch::Sender<u64>,
     /// Which revision each gateway applies, and when it said so.
     applied: Mutex<HashMap<GatewayId, (u64, Instant)>>,

@@ -97,7 +97,6 @@ const COLLECTED: Desc = Desc::new(
     "What they removed: `snapshots`, `remains`, `chunks`, `layers`, `sources`.",
 );
 
-/// The scheduler's instruments.
 pub(crate) struct Metrics {
     pub(crate) registry: Registry,
     placements: Family<Counter, 2>,
@@ -169,7 +168,6 @@ impl Metrics {
         }
     }
 
-    /// Counts expired leases.
     pub(crate) fn leases_expired(&self, how_many: usize) {
         self.expired.with([]).add(how_many as u64);
     }

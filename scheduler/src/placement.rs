@@ -70,7 +70,6 @@ impl SlotRequest {
     }
 }
 
-/// What is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shortage {
     /// The function is at its maximum of instances.
@@ -88,17 +87,20 @@ pub(crate) enum Shortage {
 /// What to do with an ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Lease this instance.
     Use(InstanceId),
-    /// Start an instance on this worker.
-    Start { worker: WorkerId, kind: StartKind },
+    Start {
+        worker: WorkerId,
+        kind: StartKind,
+    },
     /// Wait until something changes. `free_up` is the unused instance that is worth least.
     Wait {
         shortage: Shortage,
         free_up: Option<InstanceId>,
     },
     /// The function's memory limit exceeds what any worker has.
-    TooBig { largest: u64 },
+    TooBig {
+        largest: u64,
+    },
     /// The function's memory limit exceeds its namespace's quota.
     OverQuota(QuotaExceeded),
 }

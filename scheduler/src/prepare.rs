@@ -45,7 +45,6 @@ const ENCRYPTED_MEANWHILE: &str = "its namespace was encrypted while it was made
 pub(crate) enum Plan {
     /// All of it.
     Build,
-    /// The version has these layers.
     Boot(BuiltLayers),
     /// It differs from this version only in what the platform reads: it takes over the snapshot.
     TakeOver(Box<VersionSpec>, Option<SnapshotSummary>),

@@ -240,7 +240,6 @@ fn unusable(error: StoreError) -> ServeError {
     ServeError::Store(Box::new(error))
 }
 
-/// A scheduler that leads.
 struct LeadingScheduler {
     scheduler: Scheduler,
     tasks: Vec<JoinHandle<()>>,

@@ -54,7 +54,6 @@ impl StandbyGate {
     }
 }
 
-/// A router for all paths.
 pub(crate) fn router(front: Arc<StandbyGate>) -> Router {
     Router::new().fallback(answer).with_state(front)
 }

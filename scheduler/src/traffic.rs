@@ -20,7 +20,6 @@ const GRACE: Millis = Millis(60_000);
 /// A gateway silent for this long does not count as live.
 const SILENCE: Millis = Millis(15_000);
 
-/// The counts.
 #[derive(Debug, Default)]
 pub(crate) struct TrafficCounts {
     gateways: HashMap<GatewayId, GatewayCounts>,

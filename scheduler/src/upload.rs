@@ -69,7 +69,6 @@ pub(crate) struct Upload {
     pub(crate) folder: Folder,
 }
 
-/// What is in a folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
     pub(crate) config: FunctionConfig,

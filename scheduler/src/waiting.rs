@@ -53,7 +53,6 @@ pub(crate) struct Waiter {
     pub(crate) answer: oneshot::Sender<PlacementResult>,
 }
 
-/// All waiting asks.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     queues: HashMap<QueueKey, WaiterQueue>,
@@ -86,7 +85,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Number of waiting asks.
     pub(crate) fn len(&self) -> usize {
         self.queues.values().map(|w| w.open().count()).sum()
     }

@@ -36,7 +36,6 @@ pub(crate) enum WorkerError {
         #[source]
         source: serde_json::Error,
     },
-    /// The worker refused.
     #[error("worker {address} answered {status}: {message}")]
     Refused {
         address: String,
@@ -69,7 +68,6 @@ pub(crate) enum StopOutcome {
     Done,
     /// It serves an invocation and stays.
     Busy,
-    /// It is gone.
     Gone,
 }
 

@@ -16,7 +16,6 @@ use rekindle_wire::interface::users::{
 use super::{CALL_TIMEOUT, Client};
 
 impl Client {
-    /// Makes a key.
     pub(crate) async fn create_key(&self, wanted: &NewKeyRequest) -> Result<NewKey> {
         self.call(&CreateKey {}, wanted, CALL_TIMEOUT).await
     }
@@ -30,7 +29,6 @@ impl Client {
         self.ask(&RevokeKey { id: id.clone() }).await
     }
 
-    /// Adds a rule of access.
     pub(crate) async fn add_rule(&self, wanted: &NewRuleRequest) -> Result<AccessRule> {
         self.call(&AddRule {}, wanted, CALL_TIMEOUT).await
     }
@@ -40,7 +38,6 @@ impl Client {
         self.ask(&ListRules {}).await
     }
 
-    /// Removes a rule of access.
     pub(crate) async fn remove_rule(&self, id: &RuleId) -> Result<RemovedRule> {
         self.ask(&RemoveRule { id: id.clone() }).await
     }
@@ -87,7 +84,6 @@ impl Client {
         self.ask(&CreateNamespace { namespace }).await
     }
 
-    /// Encrypts a namespace's snapshots.
     pub(crate) async fn encrypt_namespace(&self, name: &Namespace) -> Result<NamespaceSummary> {
         let namespace = name.clone();
         self.ask(&EncryptNamespace { namespace }).await

@@ -24,7 +24,6 @@ impl Client {
         self.ask(&wanted).await
     }
 
-    /// One asynchronous invocation.
     pub(crate) async fn async_call(&self, id: &CallId) -> Result<AsyncCall> {
         self.ask(&ShowCall { id: id.clone() }).await
     }
@@ -40,7 +39,6 @@ impl Client {
         self.ask(&RetryCalls { name, namespace }).await
     }
 
-    /// Deletes a call.
     pub(crate) async fn remove_call(&self, id: &CallId) -> Result<()> {
         self.ask(&RemoveCall { id: id.clone() }).await
     }

@@ -21,7 +21,6 @@ const EARLY_S: i64 = 30;
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
 const LOCK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A login at a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Login {
     issuer: String,

@@ -8,7 +8,6 @@ use rekindle_wire::{DEFAULT_NAMESPACE, FunctionName, Namespace};
 use super::{CALL_TIMEOUT, Client};
 
 impl Client {
-    /// A namespace's quota.
     pub(crate) async fn quota(&self, namespace: &Namespace) -> Result<QuotaStatus> {
         let namespace = Some(namespace.clone()).filter(|name| name.as_str() != DEFAULT_NAMESPACE);
         self.ask(&ReadQuota { namespace }).await

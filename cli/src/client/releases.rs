@@ -61,7 +61,6 @@ impl Client {
         self.call(&RollBack { name, namespace }, &request, CALL_TIMEOUT).await
     }
 
-    /// Every alias of a function.
     pub(crate) async fn aliases(&self, name: &FunctionId) -> Result<Vec<Alias>> {
         let (name, namespace) = name.split();
         self.ask(&ListAliases { name, namespace }).await

@@ -24,7 +24,6 @@ impl Client {
         self.ask(&wanted).await
     }
 
-    /// Pauses or resumes a schedule.
     pub(crate) async fn pause_schedule(
         &self,
         function: &FunctionId,
@@ -53,7 +52,6 @@ impl Client {
         }
     }
 
-    /// Runs a schedule now.
     pub(crate) async fn run_schedule(&self, function: &FunctionId, schedule: &ScheduleName) -> Result<AcceptedCall> {
         let (name, namespace) = function.split();
         let schedule = schedule.clone();

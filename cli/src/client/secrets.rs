@@ -9,7 +9,6 @@ use rekindle_wire::{FunctionId, SecretName, SecretValue};
 use super::{CALL_TIMEOUT, Client};
 
 impl Client {
-    /// Every secret of the namespace.
     pub(crate) async fn secrets(&self) -> Result<Vec<SecretSummary>> {
         let namespace = self.other_namespace();
         self.ask(&ListSecrets { namespace }).await

@@ -19,7 +19,6 @@ use crate::terminal::harmless;
 /// Longest wait that the platform keeps open, seconds.
 const WAIT_MAX: u64 = 30;
 
-/// Runs one of its commands.
 pub(crate) async fn run(client: &Client, command: &AsyncCommand) -> Result<ExitCode> {
     match command {
         AsyncCommand::List {

@@ -33,7 +33,6 @@ const BAR: f64 = 48.0;
 /// Eighths of a column.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
-/// One invocation.
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     start: StartKind,
@@ -44,7 +43,6 @@ struct Row {
     instance: String,
 }
 
-/// All invocations of the demonstration.
 #[derive(Debug, Clone, Serialize)]
 struct DemoRun {
     version: VersionInfo,

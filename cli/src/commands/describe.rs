@@ -266,7 +266,6 @@ pub(crate) fn restorer_line(by: &RestoredBy) -> String {
     }
 }
 
-/// A snapshot's sizes on one line.
 pub(crate) fn snapshot_line(s: &SnapshotSummary) -> String {
     format!(
         "{} of memory, {} of it zero; {} stored, {} shared with others; stood still {}",

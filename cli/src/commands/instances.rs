@@ -8,7 +8,6 @@ use crate::args::Listing;
 use crate::client::Client;
 use crate::show;
 
-/// Prints every running instance.
 pub(crate) async fn run(client: &Client, args: Listing) -> Result<ExitCode> {
     let instances = client.instances().await?;
     if args.json {

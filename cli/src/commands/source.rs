@@ -9,7 +9,6 @@ use crate::args::SourceCommand;
 use crate::client::Client;
 use crate::show;
 
-/// Lists sources.
 pub(crate) async fn run(client: &Client, command: &SourceCommand) -> Result<ExitCode> {
     let SourceCommand::List { name, listing } = command;
     let function = name.as_ref().map(|name| client.function_id(name));

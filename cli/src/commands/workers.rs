@@ -12,7 +12,6 @@ use crate::show::{self, Tone};
 
 const POLL: Duration = Duration::from_millis(200);
 
-/// Prints every worker.
 pub(crate) async fn list(client: &Client, args: Listing) -> Result<ExitCode> {
     let workers = client.workers().await?;
     if args.json {

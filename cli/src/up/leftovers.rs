@@ -24,7 +24,6 @@ const RETRY: Duration = Duration::from_millis(20);
 pub(crate) struct RemovedLeftovers {
     /// Number of processes killed.
     pub(crate) processes: usize,
-    /// Number of cgroups removed.
     pub(crate) cgroups: usize,
 }
 

@@ -48,7 +48,6 @@ impl MasterKeySource {
         parse(&secret_file::read_or_make(&file, "")?, &file).map(Self::AtHand)
     }
 
-    /// The key.
     pub(crate) async fn open(&self, database: &Database) -> Result<MasterKey> {
         let (by, cluster, file) = match self {
             Self::AtHand(key) => return Ok(key.clone()),

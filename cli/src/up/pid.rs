@@ -14,7 +14,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// A running platform.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Running {
     /// Its process id.
@@ -23,7 +22,6 @@ pub(crate) struct Running {
     pub(crate) started_ticks: u64,
     /// Where its gateway listens.
     pub(crate) listen: SocketAddr,
-    /// Its data directory.
     pub(crate) data: PathBuf,
 }
 

@@ -31,7 +31,6 @@ struct Role {
     task: JoinHandle<Result<()>>,
 }
 
-/// The running roles.
 pub(super) struct Roles {
     running: Vec<Role>,
     terminate: Signal,

@@ -69,7 +69,6 @@ pub enum TokenError {
     File(#[from] FileError),
 }
 
-/// What is stored of a token.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredToken {
     role: Role,

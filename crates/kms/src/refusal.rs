@@ -124,7 +124,6 @@ pub enum KmsError {
     },
 }
 
-/// What is asked of KMS.
 pub(crate) struct KmsRequest<'a> {
     pub(crate) operation: &'static str,
     pub(crate) key: &'a str,

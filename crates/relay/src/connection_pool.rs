@@ -122,7 +122,6 @@ pub struct ConnectionPool {
 /// What reads and writes on a connection, until it ends or changes its protocol.
 type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
-/// A connection of the pool.
 pub(crate) struct PooledConnection {
     sender: SendRequest<Body>,
     /// `None` once a task drives it.

@@ -38,7 +38,6 @@ pub enum Encryption {
 }
 
 impl Encryption {
-    /// The algorithm for the request.
     pub(super) fn algorithm(&self) -> Option<ServerSideEncryption> {
         match self {
             Self::AsBucket => None,

@@ -36,7 +36,6 @@ impl Requests {
         }
     }
 
-    /// Requests to a directory.
     pub(crate) fn in_directory(path: &Path) -> Self {
         Self {
             bucket: None,

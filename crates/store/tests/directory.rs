@@ -22,7 +22,6 @@ async fn a_directory_keeps_the_contract() {
     assert_eq!(left, 0, "files are left in tmp");
 }
 
-/// Directory of the child's store.
 const CHILD_ROOT: &str = "REKINDLE_STORE_TEST_CHILD_ROOT";
 const OBJECT: usize = 4 << 20;
 

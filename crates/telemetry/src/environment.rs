@@ -15,7 +15,6 @@ pub(crate) fn is_disabled() -> bool {
 /// The protocol of an OTLP endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// gRPC.
     Grpc,
     /// Protobuf in HTTP requests.
     Http,

@@ -41,7 +41,6 @@ fn parsed(word: &str) -> Option<IpAddr> {
     address.map(|a: IpAddr| a.to_canonical())
 }
 
-/// The client that an address belongs to.
 pub(super) fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),

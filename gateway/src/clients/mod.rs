@@ -64,7 +64,6 @@ enum LimitedClient {
     Functions(Arc<str>),
 }
 
-/// The limit that a client has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
     Connections,
@@ -84,7 +83,6 @@ impl Limit {
         }
     }
 
-    /// The error for the client.
     pub(crate) fn error(self) -> ApiError {
         let (what, option) = match self {
             Self::Connections => ("connections", "--client-connections"),
@@ -142,7 +140,6 @@ pub(crate) struct ClientPermit {
     what: ClientResource,
 }
 
-/// What a client has in use.
 #[derive(Debug, Clone, Copy)]
 enum ClientResource {
     Connection,

@@ -84,7 +84,6 @@ pub(crate) struct RequestOrigin {
     pub(crate) client: Option<Arc<ClientCertificate>>,
 }
 
-/// Answers requests.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Answers a request. Also returns what its client holds meanwhile. Cancelling the token says that the response
     /// ended early.
@@ -102,7 +101,6 @@ pub(crate) struct Handshakes {
     pub(crate) certificates: Arc<Certificates>,
 }
 
-/// What a connection is served with.
 struct ConnectionContext<A> {
     answering: Arc<A>,
     via: Arc<RequestOrigin>,

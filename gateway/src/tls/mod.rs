@@ -81,7 +81,6 @@ pub enum CertificatesError {
     Tls(#[from] rustls::Error),
 }
 
-/// The current certificates.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     files: CertificateFiles,
@@ -137,7 +136,6 @@ impl Certificates {
         }))
     }
 
-    /// The acceptor of handshakes.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.read().clone())
     }

@@ -98,7 +98,6 @@ pub(super) fn outside() -> IssuerClient {
         .build(tls.https_or_http().enable_http1().wrap_connector(http))
 }
 
-/// An issuer's keys.
 #[derive(Default)]
 struct Keys {
     by_id: HashMap<String, DecodingKey>,

@@ -154,7 +154,6 @@ async fn a_gateway_told_to_end_finishes_what_it_serves() {
 
 const SANDBOX: &str = "sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts";
 
-/// The policies that an answer has for browsers.
 fn policies(answer: &reqwest::Response) -> Vec<&str> {
     let all = answer.headers().get_all("content-security-policy");
     all.iter().map(|v| v.to_str().unwrap()).collect()

@@ -135,7 +135,6 @@ impl Drop for Role {
     }
 }
 
-/// A whole platform.
 pub(crate) struct Platform {
     pub(crate) url: String,
     pub(crate) http: reqwest::Client,
@@ -280,7 +279,6 @@ impl Platform {
     }
 }
 
-/// A gateway and its address.
 pub(crate) async fn start_gateway(
     relay: &Relay,
     configure: impl FnOnce(&mut rekindle_gateway::Config),
@@ -290,7 +288,6 @@ pub(crate) async fn start_gateway(
     (url, start_gateway_on(listener.into(), relay, configure))
 }
 
-/// A gateway on these listeners.
 pub(crate) fn start_gateway_on(
     listeners: rekindle_gateway::Listeners,
     relay: &Relay,

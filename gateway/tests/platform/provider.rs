@@ -20,7 +20,6 @@ pub(crate) struct Provider {
     fetches: Arc<AtomicUsize>,
 }
 
-/// A key of a provider.
 pub(crate) struct Key {
     id: &'static str,
     secret: EncodingKey,

@@ -19,7 +19,6 @@ async fn summary(answer: Response) -> SecretSummary {
     answer.json().await.unwrap()
 }
 
-/// The listing and its text.
 async fn list(platform: &Platform) -> (Vec<SecretSummary>, String) {
     let answer = platform.admin(Method::GET, "/v1/secrets").send().await.unwrap();
     let text = answer.text().await.unwrap();

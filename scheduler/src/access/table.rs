@@ -19,7 +19,6 @@ const KEYS_OF_NAMESPACE_MAX: usize = 1_000;
 /// Number of changes that are remembered. A gateway that lacks more is told everything.
 const CHANGES_MAX: usize = 1_000;
 
-/// The keys of the API.
 pub(crate) struct Keys {
     /// What gateways know of them.
     pub(crate) followed: RevisionTracker,
@@ -178,7 +177,6 @@ impl Keys {
         }
     }
 
-    /// The newest revision.
     pub(crate) fn revision(&self) -> u64 {
         self.table.lock().revision
     }

@@ -41,7 +41,6 @@ pub(super) async fn migrate(scheduler: Scheduler, call: Call<MigrateInstance>) -
     migrate_to(&scheduler, &id, to.as_ref(), &request).await
 }
 
-/// The address of an instance's worker.
 fn address_of(scheduler: &Scheduler, id: &InstanceId) -> Result<String, ApiError> {
     let found = scheduler.state().fleet.address_of(id);
     let none = || format!("no instance {id} is running: `fn status` lists them");

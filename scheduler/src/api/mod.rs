@@ -63,7 +63,6 @@ const UNTRACED: [Operation; 13] = [
     ReportSources::OPERATION,
 ];
 
-/// All routes.
 pub(crate) fn router(scheduler: Scheduler) -> Router {
     for_users(for_roles())
         .into_router()

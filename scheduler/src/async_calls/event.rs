@@ -99,7 +99,6 @@ fn traceparent(request: &StoredRequest) -> Option<String> {
     Some(value)
 }
 
-/// An event as it is written.
 #[derive(Serialize)]
 struct Event<'a> {
     specversion: &'static str,
@@ -115,7 +114,6 @@ struct Event<'a> {
     data: CallData<'a>,
 }
 
-/// What an event is about.
 #[derive(Serialize)]
 struct CallData<'a> {
     async_id: &'a str,

@@ -81,7 +81,6 @@ fn opened(scheduler: &Scheduler, stored: StoredCall) -> CallResult {
     result
 }
 
-/// The error for an unknown call.
 pub(crate) fn unknown(id: &CallId) -> ApiError {
     ApiError::new(
         ErrorCode::NotFound,

@@ -34,7 +34,6 @@ const OF_AN_ATTEMPT: [&str; 24] = [
 /// More of these, by the beginning of their names.
 const OF_AN_ATTEMPT_TOO: [&str; 5] = ["b3", "x-b3-", "x-datadog-", "x-forwarded-", "x-real-ip"];
 
-/// The owner of a call.
 pub(super) fn owner(new: &NewCall) -> String {
     match &new.owner {
         Some(key) => format!("key:{key}"),

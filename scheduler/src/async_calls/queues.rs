@@ -41,7 +41,6 @@ const PLACES_HOLD: Duration = Duration::from_mins(1);
 /// How often in a row changes may keep the counts from being replaced.
 const SKIPS: u32 = 8;
 
-/// Who makes a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
     /// A client or a function, through a gateway.
@@ -74,7 +73,6 @@ struct Level {
     asleep_until: Millis,
 }
 
-/// The counts.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     functions: BTreeMap<FunctionId, Level>,
@@ -232,7 +230,6 @@ impl Queues {
         }
     }
 
-    /// Number of changes so far.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }

@@ -78,7 +78,6 @@ struct RefusedChanges {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct OmittedEntries {
     pub(super) actor: String,
-    /// The namespace of the key.
     pub(super) namespace: Option<Namespace>,
     pub(super) count: u64,
 }

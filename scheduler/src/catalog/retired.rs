@@ -36,7 +36,6 @@ impl RetiredSnapshots {
         }
     }
 
-    /// Whether the snapshot is retired.
     pub(crate) fn has(&self, snapshot: &SnapshotId) -> bool {
         self.all.contains(snapshot)
     }

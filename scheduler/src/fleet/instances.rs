@@ -35,7 +35,6 @@ struct Index {
 /// Order in which unleased instances are preferred: ready, then parked, then starting; within these by last use.
 pub(crate) type Rank = (u8, Millis);
 
-/// The instances of one version.
 #[derive(Debug, Default)]
 pub(crate) struct VersionInstances {
     pub(crate) ids: BTreeSet<InstanceId>,
@@ -330,12 +329,10 @@ impl Instances {
         self.all.is_empty()
     }
 
-    /// The instances of a version.
     pub(crate) fn of_version(&self, function: &FunctionId, version: VersionNumber) -> Option<&VersionInstances> {
         self.index.functions.get(function)?.get(&version)
     }
 
-    /// The instances of a namespace.
     pub(crate) fn of_namespace(&self, namespace: &str) -> Option<&NamespaceInstances> {
         self.index.namespaces.get(namespace)
     }
@@ -365,7 +362,6 @@ impl Instances {
         self.index.moving
     }
 
-    /// Number of leased instances.
     pub(crate) fn leased(&self) -> usize {
         self.index.leases.len()
     }

@@ -84,7 +84,6 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// The stage's name.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Preparing => "preparing",
@@ -127,7 +126,6 @@ pub(crate) struct Instance {
     pub(crate) function: FunctionId,
     pub(crate) version: VersionNumber,
     pub(crate) worker: WorkerId,
-    /// Zone of its worker.
     pub(crate) zone: Zone,
     /// Memory limit, bytes.
     pub(crate) memory: u64,
@@ -146,7 +144,6 @@ pub(crate) struct Instance {
     pub(crate) draining: Option<Draining>,
     /// It is being stopped whatever it does.
     pub(crate) condemned: bool,
-    /// Its move, if it moves.
     pub(crate) moving: Option<moves::Move>,
     /// Earliest time at which the platform itself may move it.
     pub(crate) move_after: Millis,

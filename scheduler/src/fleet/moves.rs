@@ -11,7 +11,6 @@ use crate::clock::Millis;
 /// Instances used within this time before their worker began to drain move to others.
 const HOT: Millis = Millis(10_000);
 
-/// The move of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
     /// Migration target.
@@ -28,11 +27,8 @@ pub(crate) struct PlannedMove {
     pub(crate) from_address: String,
     pub(crate) to: WorkerId,
     pub(crate) to_address: String,
-    /// Its id on the target.
     pub(crate) id_at_target: InstanceId,
-    /// The function it runs.
     pub(crate) function: FunctionId,
-    /// Version of the function.
     pub(crate) version: VersionNumber,
 }
 

@@ -18,7 +18,6 @@ type EvictionOrder = (bool, bool, Millis);
 /// What instances hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct HeldResources {
-    /// Number of instances.
     pub(crate) instances: u64,
     /// Memory that is set aside for them, in bytes.
     pub(crate) memory: u64,
@@ -47,7 +46,6 @@ impl InstanceEntry {
     }
 }
 
-/// The instances of a namespace.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamespaceInstances {
     pub(crate) all: HeldResources,

@@ -14,7 +14,6 @@ const BUSY_PAUSE: Millis = Millis(500);
 /// How long an instance started to be parked may stay ready before its worker is asked again to park it.
 const PARK_AGAIN: Millis = Millis(2_000);
 
-/// A decision about an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InstanceDecision {
     /// Parked, since it was unused for its idle time.

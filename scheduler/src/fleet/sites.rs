@@ -77,7 +77,6 @@ pub(crate) enum Tier {
     Disk,
 }
 
-/// One worker.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Site {
     pub(crate) facts: Option<WorkerFacts>,
@@ -125,7 +124,6 @@ pub(crate) fn as_f64(n: u64) -> f64 {
     n as f64
 }
 
-/// All workers.
 #[derive(Debug, Default)]
 pub(crate) struct Sites {
     all: Map<WorkerId, Site>,

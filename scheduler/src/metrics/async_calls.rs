@@ -44,7 +44,6 @@ const DESTINATIONS: Desc = Desc::new(
     "Attempts to tell destinations how a call ended: `delivered`, `again`, or `failed`, the last one; `dropped` \
      is an event whose call was forgotten before.",
 );
-/// The instruments.
 pub(crate) struct AsyncMetrics {
     accepted: Family<Counter, 1>,
     attempts: Family<Counter, 2>,
@@ -66,7 +65,6 @@ impl AsyncMetrics {
         }
     }
 
-    /// Counts an accepted call.
     pub(crate) fn accepted(&self, function: &str) {
         self.accepted.with([function]).inc();
     }

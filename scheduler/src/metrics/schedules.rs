@@ -20,7 +20,6 @@ const LATENESS: Desc = Desc::new(
     "From when a run was due until it was queued.",
 );
 
-/// The instruments.
 pub(crate) struct ScheduleMetrics {
     runs: Family<Counter, 2>,
     lateness: Family<Histogram, 0>,

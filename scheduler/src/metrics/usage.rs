@@ -19,7 +19,6 @@ const MEMORY: Desc = Desc::new(
     "Their instances' memory limits times their durations.",
 );
 const EGRESS: Desc = Desc::new("rekindle.usage.egress", "By", &[NAMESPACE], "Bodies of their answers.");
-/// The instruments.
 pub(crate) struct UsageMetrics {
     invocations: Family<Counter, 2>,
     memory: Family<Counter, 2>,

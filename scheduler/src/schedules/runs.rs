@@ -33,7 +33,6 @@ pub(crate) struct Progress {
     /// When those runs were due that wait, the oldest first.
     #[serde(default)]
     pub(super) waiting: Vec<i64>,
-    /// The last run.
     #[serde(default)]
     pub(super) last: Option<ScheduledRun>,
 }

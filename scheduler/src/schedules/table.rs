@@ -25,7 +25,6 @@ pub(super) struct Live {
     pub(super) table: Timetable,
 }
 
-/// A schedule.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     /// `None` if no version that serves has it.
@@ -67,7 +66,6 @@ impl Entry {
         self.live.is_some() && !self.paused && self.next_unix_ms.iter().chain(&last).any(is_near)
     }
 
-    /// What is stored of it.
     pub(super) fn stored(&self, key: &Key) -> StoredSchedule<Progress> {
         StoredSchedule {
             function: key.0.clone(),
@@ -105,7 +103,6 @@ pub(super) struct Changes {
     pub(super) removed: BTreeSet<Key>,
 }
 
-/// Every schedule.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) entries: BTreeMap<Key, Entry>,
@@ -201,7 +198,6 @@ impl Table {
         due.map(|(key, entry)| (key.clone(), entry.clone())).collect()
     }
 
-    /// When the next of them is due.
     pub(super) fn next_due(&self) -> Option<i64> {
         self.entries.values().filter_map(Entry::due_at).min()
     }

@@ -14,7 +14,6 @@ use crate::store::{Store, StoreError, StoredSecret};
 
 type Sealed = BTreeMap<(Namespace, SecretName), StoredSecret>;
 
-/// The secrets of all namespaces.
 pub(crate) struct Secrets {
     key: MasterKey,
     /// Held while a secret is changed in the database and then in memory, so that both see the same order.
@@ -145,7 +144,6 @@ impl Secrets {
         self.key.open(&owner(namespace, name), &stored.sealed)
     }
 
-    /// Seals a value.
     pub(super) fn seal(&self, namespace: &Namespace, name: &SecretName, value: &[u8]) -> Result<Vec<u8>, SealError> {
         self.key.seal(&owner(namespace, name), value)
     }

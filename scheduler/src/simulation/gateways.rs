@@ -8,7 +8,6 @@ use rekindle_wire::internal::{LeaseReport, Placement, ReturnedLease};
 
 use crate::clock::Millis;
 
-/// A lease.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) instance: InstanceId,
@@ -147,12 +146,10 @@ impl Gateway {
         }
     }
 
-    /// Its slots of a function.
     pub(super) fn slots_of(&self, function: usize) -> impl Iterator<Item = &Slot> {
         self.held.get(&function).into_iter().flatten()
     }
 
-    /// All its slots.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Slot> {
         self.held.values().flatten()
     }

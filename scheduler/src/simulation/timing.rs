@@ -49,7 +49,6 @@ pub struct TimingReport {
     pub instances: u64,
 }
 
-/// A granted lease.
 struct HeldLease {
     function: usize,
     gateway: usize,

@@ -11,7 +11,6 @@ use super::Setup;
 use super::random::{Random, Weighted};
 use crate::catalog::LiveVersion;
 
-/// What is called.
 #[derive(Debug)]
 pub(super) struct Workload {
     pub(super) functions: Vec<Function>,

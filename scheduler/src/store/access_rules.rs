@@ -8,7 +8,6 @@ use super::{Store, StoreError, failed, unreadable};
 type Row = (String, String, String, String, String, i64, Option<i64>);
 
 impl Store {
-    /// Every rule of access.
     pub(crate) async fn access_rules(&self) -> Result<Vec<AccessRule>, StoreError> {
         let rows: Vec<Row> = sqlx::query_as(
             "SELECT id, admits, role, scope, created_by, created_unix_s, expires_unix_s FROM access_rules",
@@ -19,7 +18,6 @@ impl Store {
         rows.into_iter().map(read).collect()
     }
 
-    /// Stores a rule of access.
     pub(crate) async fn add_access_rule(&self, rule: &AccessRule) -> Result<(), StoreError> {
         let admits = serde_json::to_string(&rule.admits).map_err(unreadable("access_rules.admits"))?;
         sqlx::query(

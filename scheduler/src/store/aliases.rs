@@ -52,7 +52,6 @@ impl Store {
         Ok(grouped(rows)?.into_iter().map(|(_, alias)| alias).collect())
     }
 
-    /// Every alias of every function.
     pub(crate) async fn all_aliases(&self) -> Result<Vec<(FunctionId, Alias)>, StoreError> {
         let rows: Vec<(String, String, String, i64, i64)> = sqlx::query_as(
             "SELECT f.namespace, f.name, a.name, a.number, a.weight FROM aliases a JOIN functions f \

@@ -9,7 +9,6 @@ use uuid::Uuid;
 
 use super::{Store, StoreError, failed, function_id, unreadable, version_state};
 
-/// A version that is kept.
 #[derive(Debug)]
 pub(crate) struct KeptVersion {
     pub(crate) function: FunctionId,

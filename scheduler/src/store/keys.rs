@@ -34,7 +34,6 @@ type Row = (
 );
 
 impl Store {
-    /// Every key.
     pub(crate) async fn keys(&self) -> Result<Vec<StoredKey>, StoreError> {
         let rows: Vec<Row> = sqlx::query_as(
             "SELECT id, name, role, scope, hash, created_by, created_unix_s, expires_unix_s, used_unix_s FROM api_keys",
@@ -45,7 +44,6 @@ impl Store {
         rows.into_iter().map(read).collect()
     }
 
-    /// Stores a key.
     pub(crate) async fn add_key(&self, key: &StoredKey) -> Result<(), StoreError> {
         let summary = &key.summary;
         sqlx::query(

@@ -4,7 +4,6 @@ use rekindle_envelope::WrappedKey;
 
 use super::{Store, StoreError, failed};
 
-/// What is known of the database's master key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KnownMasterKey {
     pub(crate) id: String,

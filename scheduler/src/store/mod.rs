@@ -138,7 +138,6 @@ pub(crate) enum StoreError {
         #[source]
         source: sqlx::migrate::MigrateError,
     },
-    /// A statement failed.
     #[error("the database could not {doing}")]
     Statement {
         doing: &'static str,
@@ -157,7 +156,6 @@ pub(crate) enum StoreError {
     Busy(FunctionId),
 }
 
-/// The scheduler's database.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     /// Connections for reading.
@@ -242,7 +240,6 @@ impl Store {
         Ok(tx)
     }
 
-    /// Closes every connection.
     pub(crate) async fn close(&self) {
         self.writes.close().await;
         self.pool.close().await;

@@ -8,7 +8,6 @@ use rekindle_wire::access::{KeyId, RuleId};
 use super::{Store, StoreError, failed, unreadable};
 
 impl Store {
-    /// Every namespace.
     pub(crate) async fn namespaces(&self) -> Result<BTreeSet<Namespace>, StoreError> {
         let names: Vec<String> = sqlx::query_scalar("SELECT name FROM namespaces")
             .fetch_all(&self.pool)

@@ -20,7 +20,6 @@ pub(super) const COLUMNS: &str = "r.reason AS renewal_reason, r.why AS renewal_w
 /// The join that provides them.
 pub(super) const JOIN: &str = "LEFT JOIN renewals r ON r.function_id = v.function_id AND r.number = v.number";
 
-/// A renewal that is due.
 #[derive(Debug)]
 pub(crate) struct DueRenewal {
     pub(crate) spec: VersionSpec,
@@ -282,11 +281,9 @@ impl Store {
 /// Whether a renewal that is already queued starts counting its attempts anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptReset {
-    /// Never.
     No,
     /// If it is wanted for another cause than before.
     ForAnotherCause,
-    /// Always.
     Always,
 }
 

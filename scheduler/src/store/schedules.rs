@@ -6,7 +6,6 @@ use serde::de::DeserializeOwned;
 
 use super::{Store, StoreError, failed, function_id, json, parsed, unreadable};
 
-/// What is stored of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredSchedule<P> {
     pub(crate) function: FunctionId,
@@ -16,7 +15,6 @@ pub(crate) struct StoredSchedule<P> {
 }
 
 impl Store {
-    /// Every schedule that is known.
     pub(crate) async fn schedules<P: DeserializeOwned>(&self) -> Result<Vec<StoredSchedule<P>>, StoreError> {
         let rows: Vec<(String, String, String, i64, String)> = sqlx::query_as(
             "SELECT f.namespace, f.name, s.name, s.is_paused, s.progress FROM schedules s \

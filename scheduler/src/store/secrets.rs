@@ -4,7 +4,6 @@ use rekindle_wire::{Namespace, SecretName};
 
 use super::{Store, StoreError, failed, unreadable};
 
-/// A sealed secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredSecret {
     /// How often it was set.
@@ -15,7 +14,6 @@ pub(crate) struct StoredSecret {
 }
 
 impl Store {
-    /// Every secret of every namespace.
     pub(crate) async fn secrets(&self) -> Result<Vec<(Namespace, SecretName, StoredSecret)>, StoreError> {
         let rows: Vec<(String, String, i64, i64, Vec<u8>)> =
             sqlx::query_as("SELECT namespace, name, version, set_unix_s, sealed FROM secrets WHERE sealed IS NOT NULL")

@@ -8,7 +8,6 @@ use super::*;
 use crate::fixture::{parsed, spec};
 use crate::postgres::Postgres;
 
-/// Location of a test's database.
 pub(super) struct TestDatabase {
     database: Database,
     _dir: Option<tempfile::TempDir>,

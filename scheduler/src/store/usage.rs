@@ -8,7 +8,6 @@ use super::{Store, StoreError, failed, function_id, json, parsed, unreadable};
 use crate::traffic::Counts;
 
 impl Store {
-    /// Every count.
     pub(crate) async fn invocation_counts(&self) -> Result<Vec<Counts>, StoreError> {
         let rows: Vec<(String, String, String, String)> = sqlx::query_as(
             "SELECT namespace, name, gateway, counts FROM invocation_counts JOIN functions ON functions.id = \
@@ -28,7 +27,6 @@ impl Store {
         Ok(rows.into_iter().map(read).filter_map(readable).collect())
     }
 
-    /// Every histogram of idle times.
     pub(crate) async fn idle_times(&self) -> Result<Vec<(FunctionId, StoredHistogram)>, StoreError> {
         let rows: Vec<(String, String, String)> = sqlx::query_as(
             "SELECT namespace, name, histogram FROM idle_times JOIN functions ON functions.id = function_id",

@@ -21,7 +21,6 @@ const GB_MS: f64 = 1024.0 * 1e3;
 /// Byte-seconds of a GiB-hour.
 const GB_H: f64 = 3_600.0 * 1_073_741_824.0;
 
-/// Which usage to read.
 #[derive(Debug, Clone)]
 pub(crate) struct UsageQuery {
     pub(crate) namespace: Namespace,

@@ -29,7 +29,6 @@ pub(crate) struct Source<'a> {
     pub(crate) key: &'a str,
     /// Digest of its files without fn.toml.
     pub(crate) code: Option<&'a str>,
-    /// Its size.
     pub(crate) bytes: Option<u64>,
     /// The version that has been made of these files already.
     pub(crate) reused: Option<Reused>,
@@ -285,7 +284,6 @@ impl Store {
         Ok(())
     }
 
-    /// Records that the version failed.
     pub(crate) async fn set_failed(
         &self,
         function: &FunctionId,

@@ -63,7 +63,6 @@ pub(super) async fn follow(client: &Client, version: &VersionInfo, deadline: Ins
     }
 }
 
-/// The step of a canary, on one line.
 fn step_line(canary: &Canary) -> String {
     format!(
         "{}% of the invocations, step {} of {}",

@@ -26,7 +26,6 @@ const LAYOUT: [&str; 2] = ["oci-layout", "index.json"];
 const TAG: &str = "image";
 const DOCKERFILES: [&str; 2] = ["Dockerfile", "Containerfile"];
 
-/// An image layout.
 pub(super) struct Layout {
     pub(super) path: PathBuf,
     /// Removed when dropped, if it was made for the deploy.

@@ -38,7 +38,6 @@ const SAID_EVERY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(1
 /// How long a version may be queued before the reason is printed.
 const QUEUED_FOR_LONG: Duration = Duration::from_secs(3);
 
-/// How a folder is deployed.
 #[derive(Debug, Clone)]
 pub(crate) struct DeployOptions {
     /// Longest wait until the version can serve. By default 900 seconds and two boots.
@@ -51,7 +50,6 @@ pub(crate) struct DeployOptions {
     pub(crate) quiet: bool,
 }
 
-/// A version that was deployed.
 #[derive(Debug)]
 pub(crate) struct DeployedVersion {
     pub(crate) version: VersionInfo,

@@ -17,7 +17,6 @@ use tar::{Builder, EntryType, Header, HeaderMode};
 
 use crate::show;
 
-/// The ignore file's name.
 const IGNORE_FILE: &str = ".fnignore";
 /// Left out unless `.fnignore` takes them back with `!`: the platform installs dependencies itself.
 const LEFT_BEHIND: [&str; 7] = [
@@ -41,7 +40,6 @@ const FILES_MAX: usize = 200_000;
 pub(crate) struct Packed {
     /// The archive, positioned at its end.
     pub(super) file: File,
-    /// Its size.
     pub(super) bytes: u64,
     /// Number of files and links in it.
     pub(super) files: usize,

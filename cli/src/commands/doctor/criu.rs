@@ -16,7 +16,6 @@ pub(super) const FIX: &str =
 /// A CRIU that starts.
 #[derive(Debug, Clone)]
 pub(crate) struct Criu {
-    /// The binary.
     pub(crate) path: PathBuf,
     /// Its version, as it reports it.
     pub(crate) version: String,

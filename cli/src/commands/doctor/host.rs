@@ -37,7 +37,6 @@ const CAPABILITIES: [(&str, u32); 10] = [
     ("CAP_MKNOD", 27),
 ];
 
-/// All checks of the host.
 pub(super) fn checks() -> Vec<Check> {
     vec![
         root(),

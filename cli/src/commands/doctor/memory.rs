@@ -22,7 +22,6 @@ const NEEDED: [(&str, u64); 4] = [
 /// Features that template mapping uses: clones of a snapshot then share its clean pages.
 const TEMPLATE: [(&str, u64); 2] = [("MISSING_SHMEM", 1 << 5), ("MINOR_SHMEM", 1 << 10)];
 
-/// All checks of memory.
 pub(super) fn checks() -> Vec<Check> {
     vec![userfaultfd(), template(), pagemap_scan()]
 }

@@ -24,16 +24,13 @@ use crate::show::{self, Steps, Tone};
 
 pub(crate) use criu::find as find_criu;
 
-/// The check of one ability.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Check {
-    /// The ability checked.
     pub(crate) ability: &'static str,
     /// Whether the machine has it.
     pub(crate) ok: bool,
     /// Whether the platform requires it.
     pub(crate) required: bool,
-    /// What was found.
     pub(crate) found: String,
     /// How to fix its absence.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -38,7 +38,6 @@ impl Target {
             .context("the process to checkpoint cannot be started")
     }
 
-    /// Its process id.
     pub(super) fn pid(&self) -> Pid {
         Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX))
     }

@@ -269,7 +269,6 @@ impl Head {
     }
 }
 
-/// Phases on one line.
 pub(crate) fn timing_line(timing: &[(String, f64)]) -> String {
     let parts: Vec<String> = timing
         .iter()

@@ -24,9 +24,7 @@ const PAGE: usize = 10;
 /// What a key asks of the drawing loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoopAction {
-    /// To continue.
     GoOn,
-    /// To end.
     End,
 }
 
@@ -89,7 +87,6 @@ impl Order {
 #[derive(Debug)]
 pub(super) struct Board {
     every: Duration,
-    /// The view shown.
     pub(super) view: View,
     /// Why there is no newer view.
     pub(super) error: Option<String>,
@@ -128,7 +125,6 @@ impl Board {
         }
     }
 
-    /// Handles a key.
     pub(super) fn on_key(&mut self, key: KeyEvent) -> LoopAction {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return LoopAction::End,

@@ -35,7 +35,6 @@ pub(super) const FUNCTIONS_SPARED: [&str; 5] = ["EVICTED", "WAITING", "IN FLIGHT
 
 pub(super) const STARTS: [&str; 7] = ["OF", "START", "RATE", "FAILED", "P50", "P99", "EVER"];
 
-/// The lines of a frame.
 pub(super) fn lines(view: &View) -> Vec<String> {
     let mut workers = show::table(WORKERS);
     workers.add_rows(view.workers.iter().map(worker));

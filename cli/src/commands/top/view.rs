@@ -23,11 +23,9 @@ pub(crate) struct View {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// Invocations a second.
     pub(crate) per_second: f64,
     /// Invocations a second that waited for a start.
     pub(crate) cold_per_second: f64,
-    /// Invocations a second that failed.
     pub(crate) failed_per_second: f64,
     /// From arrival to the response's headers; `None` without invocations.
     pub(crate) p50_ms: Option<f64>,
@@ -47,9 +45,7 @@ pub(crate) struct Row {
 /// A function's invocations with one kind of start, between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct StartRow {
-    /// Invocations a second.
     pub(crate) per_second: f64,
-    /// Invocations a second that failed.
     pub(crate) failed_per_second: f64,
     /// From arrival to the response's headers; `None` without invocations.
     pub(crate) p50_ms: Option<f64>,

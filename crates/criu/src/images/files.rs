@@ -66,7 +66,6 @@ struct Owner {
     pid: u32,
 }
 
-/// The messages of an image.
 pub(super) fn entries(image: &[u8]) -> Result<Vec<&[u8]>, ImageError> {
     framing::entries(image, FILES_MAGIC).map_err(|cause| ImageError::Framing { kind: KIND, cause })
 }

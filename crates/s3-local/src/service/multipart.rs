@@ -174,7 +174,6 @@ impl Service {
     }
 }
 
-/// Why a completion failed.
 enum CompleteError {
     Upload(UploadError),
     Commit(CommitError),

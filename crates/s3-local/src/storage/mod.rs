@@ -61,7 +61,6 @@ pub(crate) enum CreateBucketError {
     Io(#[from] IoError),
 }
 
-/// All buckets.
 #[derive(Debug)]
 pub(crate) struct Storage {
     buckets_dir: PathBuf,

@@ -171,7 +171,6 @@ impl Bucket {
         }
     }
 
-    /// Removes an upload and its parts.
     pub(crate) fn remove_upload(&self, id: &UploadId, temps: &TempDir) -> Result<(), UploadError> {
         let (dir, doomed) = (self.upload_dir(id), temps.fresh_path());
         // One rename, so that no reader sees a half-removed upload. What a crash leaves in tmp is removed at the next

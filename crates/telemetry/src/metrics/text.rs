@@ -10,7 +10,6 @@ use super::description::{Kind, Value, prometheus};
 use super::instruments::{Exemplar, HistogramValue};
 use super::registry::{Reading, Registry};
 
-/// A text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Prometheus,

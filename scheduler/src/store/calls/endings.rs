@@ -7,7 +7,6 @@ use sqlx::{Any, Transaction};
 use super::CallNotification;
 use crate::store::{Store, StoreError, failed, function_id, json};
 
-/// Calls that were forgotten.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ForgottenCalls {
     pub(crate) calls: u64,

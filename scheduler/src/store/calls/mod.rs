@@ -15,7 +15,6 @@ pub(crate) use endings::CallDisposition;
 pub(crate) use posts::{CallNotification, DueEvent};
 pub(crate) use rows::{CallQuery, CallRow, StoredCall};
 
-/// A call to be stored.
 #[derive(Debug, Clone)]
 pub(crate) struct NewRow {
     pub(crate) id: CallId,

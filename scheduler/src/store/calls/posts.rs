@@ -46,7 +46,6 @@ pub(crate) struct DueEvent {
     /// Number of the attempt, from 1.
     pub(crate) attempt: u32,
     pub(crate) request: StoredRequest,
-    /// The request's body.
     pub(crate) body: Vec<u8>,
 }
 

@@ -109,7 +109,6 @@ impl CallRow {
         }
     }
 
-    /// Sets its answer.
     pub(crate) fn answered(&mut self, answer: Option<StoredResponse>) {
         self.answer = answer;
     }
@@ -139,7 +138,6 @@ impl StoredCall {
     }
 }
 
-/// Which calls to list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallQuery {
     /// Only calls of functions in it.
