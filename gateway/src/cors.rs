@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    fn said<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
+    fn header<'a>(answer: &'a Response<Body>, name: &str) -> Option<&'a str> {
         answer.headers().get(name).map(|value| value.to_str().unwrap())
     }
 
@@ -157,13 +157,13 @@ mod tests {
         ];
         let known = told(&cors(&["https://a.example"]), "OPTIONS", &ask, Response::default()).await;
         assert_eq!(known.status(), StatusCode::OK);
-        assert_eq!(said(&known, "access-control-allow-origin"), Some("https://a.example"));
-        assert_eq!(said(&known, "access-control-allow-methods"), Some("GET,PUT"));
-        assert_eq!(said(&known, "access-control-allow-headers"), Some("content-type"));
-        assert_eq!(said(&known, "access-control-allow-credentials"), Some("true"));
-        assert_eq!(said(&known, "access-control-max-age"), Some("60"));
+        assert_eq!(header(&known, "access-control-allow-origin"), Some("https://a.example"));
+        assert_eq!(header(&known, "access-control-allow-methods"), Some("GET,PUT"));
+        assert_eq!(header(&known, "access-control-allow-headers"), Some("content-type"));
+        assert_eq!(header(&known, "access-control-allow-credentials"), Some("true"));
+        assert_eq!(header(&known, "access-control-max-age"), Some("60"));
         let unknown = told(&cors(&["https://b.example"]), "OPTIONS", &ask, Response::default()).await;
-        assert_eq!(said(&unknown, "access-control-allow-origin"), None);
+        assert_eq!(header(&unknown, "access-control-allow-origin"), None);
         let layer = || Some(layer(&cors(&["*"])));
         let preflight = |request: http::request::Builder| {
             let request = request.body(()).unwrap();
@@ -192,8 +192,8 @@ mod tests {
         for method in ["GET", "OPTIONS"] {
             let read = told(&cors(&["https://a.example"]), method, &origin, answer()).await;
             assert_eq!(read.status(), 418);
-            assert_eq!(said(&read, "access-control-allow-origin"), Some("https://a.example"));
-            assert_eq!(said(&read, "access-control-expose-headers"), Some("x-total"));
+            assert_eq!(header(&read, "access-control-allow-origin"), Some("https://a.example"));
+            assert_eq!(header(&read, "access-control-expose-headers"), Some("x-total"));
             let vary: Vec<_> = read.headers().get_all("vary").iter().collect();
             assert!(vary.iter().any(|v| v.to_str().unwrap().contains("origin")) && vary.len() > 1);
         }
@@ -205,14 +205,14 @@ mod tests {
                 .unwrap();
             let read = told(&cors(&["https://a.example"]), "GET", &[("origin", unlisted)], reflects).await;
             let names: Vec<_> = read.headers().keys().map(HeaderName::as_str).collect();
-            assert_eq!(said(&read, "access-control-allow-origin"), None);
-            assert_eq!(said(&read, "access-control-allow-credentials"), None, "{names:?}");
-            assert_ne!(said(&read, "access-control-expose-headers"), Some("*"));
+            assert_eq!(header(&read, "access-control-allow-origin"), None);
+            assert_eq!(header(&read, "access-control-allow-credentials"), None, "{names:?}");
+            assert_ne!(header(&read, "access-control-expose-headers"), Some("*"));
         }
         let all = told(&cors(&["*"]), "GET", &origin, answer()).await;
-        assert_eq!(said(&all, "access-control-allow-origin"), Some("*"));
-        assert_eq!(said(&all, "access-control-allow-credentials"), None);
+        assert_eq!(header(&all, "access-control-allow-origin"), Some("*"));
+        assert_eq!(header(&all, "access-control-allow-credentials"), None);
         let plain = told(&cors(&["https://a.example"]), "GET", &[], answer()).await;
-        assert_eq!(said(&plain, "access-control-allow-credentials"), None);
+        assert_eq!(header(&plain, "access-control-allow-credentials"), None);
     }
 }

@@ -229,7 +229,7 @@ impl Gateway {
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
         let is_local = via.peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback);
         let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
-        if is_local || is_health && !matches!(self.hosts.whose(host)?, HostOwner::Function(_)) {
+        if is_local || is_health && !matches!(self.hosts.owner_of(host)?, HostOwner::Function(_)) {
             return Ok(None);
         }
         let host = host.ok_or_else(|| {

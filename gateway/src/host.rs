@@ -212,7 +212,7 @@ impl Hosts {
     ///
     /// # Errors
     /// `not_found` for names that nothing will ever have.
-    pub(crate) fn whose(&self, host: Option<&Host>) -> Result<HostOwner, ApiError> {
+    pub(crate) fn owner_of(&self, host: Option<&Host>) -> Result<HostOwner, ApiError> {
         let Some(Host::Name(name)) = host else {
             return Ok(HostOwner::Shared);
         };
@@ -267,15 +267,15 @@ mod tests {
     use super::*;
 
     /// What a host resolves to: a function's name in quotes, or a word.
-    fn whose(text: &str) -> String {
+    fn resolved(text: &str) -> String {
         let hosts = Hosts {
             domains: ["example.org", "fn.example.org"].map(|d| d.parse().unwrap()).into(),
             api: Some("api.example.org".parse().unwrap()),
         };
-        let found = authority(text).and_then(|(host, _)| hosts.whose(Some(&host)));
+        let found = authority(text).and_then(|(host, _)| hosts.owner_of(Some(&host)));
         match found {
             Ok(HostOwner::Function(name)) => format!("'{name}'"),
-            Ok(whose) => format!("{whose:?}").to_lowercase(),
+            Ok(owner) => format!("{owner:?}").to_lowercase(),
             Err(error) => error.code.as_str().to_owned(),
         }
     }
@@ -349,10 +349,10 @@ mod tests {
             ("::1", "bad_request"),
         ];
         for (host, expected) in table {
-            assert_eq!(whose(host), expected, "{host:?}");
+            assert_eq!(resolved(host), expected, "{host:?}");
         }
         let long = format!("{}.localhost", "a".repeat(64));
-        assert_eq!(whose(&long), "bad_request");
+        assert_eq!(resolved(&long), "bad_request");
     }
 
     fn named(target: &str, hosts: &[&str]) -> Result<Option<String>, ErrorCode> {
@@ -387,7 +387,7 @@ mod tests {
     fn http_1_0_may_name_no_host() {
         let request = Request::get("/").version(Version::HTTP_10).body(()).unwrap();
         assert_eq!(of(&request), Ok(None));
-        assert_eq!(Hosts::default().whose(None), Ok(HostOwner::Shared));
+        assert_eq!(Hosts::default().owner_of(None), Ok(HostOwner::Shared));
     }
 
     #[test]

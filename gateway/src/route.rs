@@ -82,8 +82,8 @@ pub(crate) fn route<B>(
 ) -> Result<Route, ApiError> {
     let path = request.uri().path();
     let query = request.uri().query();
-    let whose = hosts.whose(host)?;
-    if let HostOwner::Function(name) = whose {
+    let owner = hosts.owner_of(host)?;
+    if let HostOwner::Function(name) = owner {
         let (name, selector) = selected(&name)?;
         return Ok(Route::Function {
             name,
@@ -111,7 +111,7 @@ pub(crate) fn route<B>(
                 name,
                 selector,
                 path,
-                by: if whose == HostOwner::Api {
+                by: if owner == HostOwner::Api {
                     RoutedBy::ApiPath
                 } else {
                     RoutedBy::Path
@@ -126,7 +126,7 @@ pub(crate) fn route<B>(
         return Ok(Route::Result { id });
     }
     let is_api = path == "/metrics" || path.starts_with("/v1/");
-    if let (true, HostOwner::Shared, Some(api)) = (is_api, &whose, &hosts.api)
+    if let (true, HostOwner::Shared, Some(api)) = (is_api, &owner, &hosts.api)
         && !(peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback))
     {
         let message =

@@ -138,7 +138,7 @@ impl Provider {
             .await?
         {
             ProviderReply::Given(device) => Ok(device),
-            ProviderReply::Refused(refusal) => bail!(self.said(&refusal)),
+            ProviderReply::Refused(refusal) => bail!(self.refusal_text(&refusal)),
         }
     }
 
@@ -174,9 +174,9 @@ impl Provider {
                     "access_denied" => bail!(
                         "{} was not allowed to sign you in: {}",
                         self.client_id,
-                        self.said(&refusal)
+                        self.refusal_text(&refusal)
                     ),
-                    _ => bail!(self.said(&refusal)),
+                    _ => bail!(self.refusal_text(&refusal)),
                 },
             }
         }
@@ -191,7 +191,7 @@ impl Provider {
         ];
         match self.post(&self.said.token_endpoint, &form).await? {
             ProviderReply::Given(given) => tokens(given, Some(refresh_token)),
-            ProviderReply::Refused(refusal) => bail!("{}: sign in again with `fn login`", self.said(&refusal)),
+            ProviderReply::Refused(refusal) => bail!("{}: sign in again with `fn login`", self.refusal_text(&refusal)),
         }
     }
 
@@ -212,7 +212,7 @@ impl Provider {
         }
     }
 
-    fn said(&self, refusal: &Refusal) -> String {
+    fn refusal_text(&self, refusal: &Refusal) -> String {
         let described = match refusal.error_description.is_empty() {
             true => String::new(),
             false => format!(" ({})", refusal.error_description),

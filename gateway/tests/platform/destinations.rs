@@ -7,7 +7,7 @@ use crate::async_calls::{accepted, listener};
 use crate::harness::{Platform, until};
 use crate::metrics::metrics;
 
-async fn here() -> Platform {
+async fn start_with_destinations() -> Platform {
     Platform::start_with(|c| c.callback_allow = vec!["127.0.0.0/8".parse().unwrap()]).await
 }
 
@@ -28,7 +28,7 @@ async fn sent(platform: &Platform, name_and_path: &str, body: &'static str) -> A
 
 #[tokio::test]
 async fn success_and_failure_go_to_an_address_and_a_function() {
-    let platform = here().await;
+    let platform = start_with_destinations().await;
     let (url, posted) = listener().await;
     let settings = |more: &str| format!("[async]\nmax_attempts = 1\n{more}");
     platform
@@ -111,7 +111,7 @@ async fn a_circle_of_destinations_ends_and_so_does_an_address_that_may_not_be_re
 
 #[tokio::test]
 async fn a_function_that_asks_for_a_key_is_told_where_it_is_open_to_functions() {
-    let platform = here().await;
+    let platform = start_with_destinations().await;
     let asks = "auth = \"key\"\n";
     platform.deploy("payments", asks).await;
     let settings = "[async]\nmax_attempts = 1\non_success = \"payments\"\n";

@@ -23,7 +23,7 @@ async fn start(provider: &Provider) -> Platform {
     Platform::start_with(|config| config.token_issuers = vec![issuer]).await
 }
 
-fn said<'a>(answer: &'a Response, name: &str) -> Option<&'a str> {
+fn header<'a>(answer: &'a Response, name: &str) -> Option<&'a str> {
     answer.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
@@ -64,7 +64,7 @@ async fn a_function_that_asks_for_a_token_is_invoked_with_one_or_with_a_key_at_e
                 None => call,
             };
             let answer = call.send().await.unwrap();
-            let challenge = said(&answer, "www-authenticate").map(str::to_owned);
+            let challenge = header(&answer, "www-authenticate").map(str::to_owned);
             match code {
                 None => assert!(answer.status().is_success(), "{shown:?}: {}", answer.status()),
                 Some(code) => assert_eq!(error(answer).await.code, code, "{shown:?}"),
@@ -118,14 +118,14 @@ async fn a_browser_is_told_what_pages_may_do_before_anything_is_asked_of_them() 
     };
     let allowed = ask("orders", PAGE).send().await.unwrap();
     assert_eq!(allowed.status(), 200);
-    assert_eq!(said(&allowed, "access-control-allow-origin"), Some(PAGE));
-    assert_eq!(said(&allowed, "access-control-allow-methods"), Some("PUT"));
-    assert_eq!(said(&allowed, "x-fn-instance"), None, "the gateway answers");
+    assert_eq!(header(&allowed, "access-control-allow-origin"), Some(PAGE));
+    assert_eq!(header(&allowed, "access-control-allow-methods"), Some("PUT"));
+    assert_eq!(header(&allowed, "x-fn-instance"), None, "the gateway answers");
     let other = ask("orders", "https://other.example").send().await.unwrap();
-    assert_eq!(said(&other, "access-control-allow-origin"), None);
+    assert_eq!(header(&other, "access-control-allow-origin"), None);
     let plain = ask("plain", PAGE).send().await.unwrap();
     assert_eq!(
-        said(&plain, "access-control-allow-origin"),
+        header(&plain, "access-control-allow-origin"),
         None,
         "the function answers"
     );
@@ -134,14 +134,17 @@ async fn a_browser_is_told_what_pages_may_do_before_anything_is_asked_of_them() 
     let call = || platform.function("orders").header("origin", PAGE);
     let refused = call().send().await.unwrap();
     assert_eq!(
-        (refused.status().as_u16(), said(&refused, "access-control-allow-origin")),
+        (
+            refused.status().as_u16(),
+            header(&refused, "access-control-allow-origin")
+        ),
         (401, Some(PAGE))
     );
     let good = key.sign(&provider.claims(&json!({})));
     let answer = call().bearer_auth(&good).send().await.unwrap();
     assert_eq!(answer.status(), 200);
-    assert_eq!(said(&answer, "access-control-allow-origin"), Some(PAGE));
-    assert_eq!(said(&answer, "access-control-expose-headers"), Some("x-total"));
+    assert_eq!(header(&answer, "access-control-allow-origin"), Some(PAGE));
+    assert_eq!(header(&answer, "access-control-expose-headers"), Some("x-total"));
     let without = platform.function("orders").bearer_auth(&good).send().await.unwrap();
-    assert_eq!(said(&without, "access-control-expose-headers"), None);
+    assert_eq!(header(&without, "access-control-expose-headers"), None);
 }

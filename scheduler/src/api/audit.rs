@@ -12,7 +12,7 @@ use crate::store::AuditQuery;
 
 pub(super) async fn read(scheduler: Scheduler, call: Call<ReadAudit>) -> Result<AuditPage, Refused> {
     let caller = Caller::of(&call.head.headers)?;
-    let namespace = whose(&caller, call.at.of)?;
+    let namespace = log_namespace(&caller, call.at.of)?;
     let wanted = AuditQuery {
         after: call.at.after.unwrap_or(0),
         since_unix_ms: call.at.since_unix_ms.unwrap_or(0),
@@ -23,7 +23,7 @@ pub(super) async fn read(scheduler: Scheduler, call: Call<ReadAudit>) -> Result<
 }
 
 /// The namespace whose log is read. `None` for the platform's.
-fn whose(caller: &Caller, named: Option<Namespace>) -> Result<Option<Namespace>, ApiError> {
+fn log_namespace(caller: &Caller, named: Option<Namespace>) -> Result<Option<Namespace>, ApiError> {
     let mut own = caller.namespaces(AccessRole::Admin);
     let namespace = match (named, &mut own) {
         (Some(named), _) => Some(named),
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_log_is_that_of_the_namespace_that_the_request_names() {
         let named = |name: &str| Some(name.parse().unwrap());
-        let read = |scopes: &[&str], name| whose(&of(scopes), name).map_err(|error| error.code);
+        let read = |scopes: &[&str], name| log_namespace(&of(scopes), name).map_err(|error| error.code);
         assert_eq!(read(&["*"], None), Ok(None));
         assert_eq!(read(&["*"], named("team")), Ok(named("team")));
         assert_eq!(read(&["*.team"], None), Ok(named("team")));
