@@ -1,6 +1,6 @@
 //! Removes unneeded objects from the object store: on demand, at intervals, and some minutes after something was
-//! deleted. There is one collection at a time. Decision 7 says why it is safe while deploys run; [`DatabaseRule`] says what is
-//! needed.
+//! deleted. There is one collection at a time. Decision 7 says why it is safe while deploys run; [`DatabaseRule`] says
+//! what is needed.
 
 pub(crate) mod collector;
 

@@ -8,6 +8,7 @@ use rekindle_wire::internal::{LeaseReport, Placement, ReturnedLease};
 
 use crate::clock::Millis;
 
+/// A lease on an instance.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) instance: InstanceId,

@@ -39,7 +39,7 @@ use mount::Mount;
 pub(crate) use mount::{is_possible, sweep};
 use tree::Tree;
 
-/// Maximum number of requests to the store at once, of all layers. One has at most some of them ([`places`]).
+/// Maximum number of requests to the store at once, of all layers. One has at most some of them ([`permits`]).
 const FETCHES: usize = 16;
 /// Maximum number of requests at once for what a rehearsal read, and how long all of them may take.
 const AHEAD_AT_ONCE: usize = 8;
