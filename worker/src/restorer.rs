@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -74,7 +75,7 @@ impl fmt::Display for Restorer {
 pub(crate) enum RunError {
     /// The archive of the private files cannot be opened.
     #[error("open the private files")]
-    Files(#[source] std::io::Error),
+    Files(#[source] io::Error),
     /// There is no place for the code that ends each thread's restore.
     #[error("find a free address")]
     Address,
@@ -82,6 +83,15 @@ pub(crate) enum RunError {
     Sandbox(#[from] SandboxError),
     #[error(transparent)]
     Hollow(#[from] HollowError),
+    /// An operation of the program fails. Its name is as `fn snapshot inspect --program` prints it.
+    #[error("{name} of process {pid}, operation {number} of its restore program")]
+    Operation {
+        name: String,
+        pid: u32,
+        number: u32,
+        #[source]
+        source: io::Error,
+    },
     #[error(transparent)]
     Pager(#[from] PagerError),
     /// What init was asked for meanwhile has failed.
@@ -93,6 +103,25 @@ pub(crate) enum RunError {
     /// The worker stops.
     #[error("wait for it")]
     Stopped(#[from] JoinError),
+}
+
+impl RunError {
+    /// Names the operation that has failed, if one has.
+    fn naming_operation(self, program: &RestoreProgram) -> Self {
+        let (number, pid, source) = match self {
+            Self::Hollow(HollowError::Operation { number, pid, source }) => (number, pid, source),
+            other => return other,
+        };
+        match pid.and_then(|pid| Some((pid, program.operation(pid, number)?))) {
+            Some((pid, name)) => Self::Operation {
+                name,
+                pid,
+                number,
+                source,
+            },
+            None => Self::Hollow(HollowError::Operation { number, pid, source }),
+        }
+    }
 }
 
 /// Determines the pages to fill before the processes run. Called when all that the pager registers is mapped, on a
@@ -142,6 +171,7 @@ impl ProgramRun {
         let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
         let began = Instant::now();
         let (ordered, files) = self.order(hollow)?;
+        let program = Arc::clone(&self.program);
         let (linked, may_follow) = oneshot::channel();
         let span = Span::current();
         let filling = tokio::task::spawn_blocking(move || {
@@ -168,7 +198,7 @@ impl ProgramRun {
         // On failure the hollow process is told to give up, so filling ends.
         let furnished: Result<(), RunError> = furnish.await;
         let filled = filling.await?;
-        furnished.and(filled)
+        furnished.and(filled).map_err(|error| error.naming_operation(&program))
     }
 
     fn order(&self, hollow: Hollow) -> Result<(OrderedHollow, FilesSignal), RunError> {

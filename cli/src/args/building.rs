@@ -14,7 +14,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "HOST[:PORT]", env = "FN_BUILD_ALLOW", value_delimiter = ',')]
     pub(crate) build_allow: Vec<Host>,
     /// Keep builds from reaching the public registries.
-    #[arg(long)]
+    #[arg(long, env = "FN_BUILD_NO_PUBLIC")]
     pub(crate) build_no_public: bool,
     /// Memory of one build; by default 2GiB.
     #[arg(long, value_name = "SIZE", env = "FN_BUILD_MEMORY")]

@@ -94,13 +94,14 @@ pub(crate) struct OfferArgs {
     #[arg(long, value_name = "NAME", env = "FN_ZONE", default_value = "")]
     pub(crate) zone: String,
     /// More to show of it in `fn workers`; may be repeated.
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(long = "label", value_name = "NAME=VALUE", env = "FN_LABEL", value_delimiter = ',', value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
     /// Maximum number of instances, whatever their memory.
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", env = "FN_MAX_INSTANCES", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_instances: u32,
     /// How long it may finish what it serves after it is told to stop.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", env = "FN_LEAVE_LIMIT", default_value = "30s")]
+    #[arg(value_parser = parse_duration)]
     pub(crate) leave_limit: Duration,
 }
 

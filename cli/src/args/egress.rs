@@ -29,16 +29,19 @@ pub(crate) struct EgressArgs {
     pub(crate) egress_refuse: Vec<IpNet>,
     /// Forward IPv6 for functions too, on a host that does not forward it yet. Such a host then ignores router
     /// advertisements unless accept_ra is 2.
-    #[arg(long)]
+    #[arg(long, env = "FN_EGRESS_IPV6")]
     pub(crate) egress_ipv6: bool,
     /// Maximum connections of an instance to the outside.
-    #[arg(long, value_name = "N", default_value_t = EgressLimits::default().connections, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    #[arg(long, value_name = "N", env = "FN_EGRESS_CONNECTIONS", default_value_t = EgressLimits::default().connections)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) egress_connections: u32,
     /// Maximum connections that an instance may make within a second.
-    #[arg(long, value_name = "N", default_value_t = EgressLimits::default().new_connections, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", env = "FN_EGRESS_NEW_CONNECTIONS", default_value_t = EgressLimits::default().new_connections)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) egress_new_connections: u32,
     /// Millions of bits a second of an instance in each direction; 0 for no limit.
-    #[arg(long, value_name = "N", default_value_t = EgressLimits::default().mbits, value_parser = clap::value_parser!(u32).range(..=30_000))]
+    #[arg(long, value_name = "N", env = "FN_EGRESS_MBITS", default_value_t = EgressLimits::default().mbits)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=30_000))]
     pub(crate) egress_mbits: u32,
 }
 

@@ -46,10 +46,11 @@ pub(crate) struct SealingArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CollectingArgs {
     /// Number of newest versions of a function that are kept; those that an alias names, as the live one, always are.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", env = "FN_KEEP_VERSIONS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep_versions: u32,
     /// How often to remove unneeded objects from the object store; 0s for never automatically.
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    #[arg(long, value_name = "DURATION", env = "FN_COLLECT_EVERY", default_value = "1h")]
     #[arg(value_parser = rekindle_wire::function_config::parse_duration)]
     pub(crate) collect_every: std::time::Duration,
 }
@@ -128,7 +129,7 @@ pub(crate) struct UpArgs {
     pub(crate) room: RoomArgs,
     /// Send traces by OTLP (gRPC) to this collector; without a value, to the one on this machine, and print where to
     /// look.
-    #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_name = "URL", env = "FN_TRACES", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = crate::up::LOCAL_TRACES)]
     pub(crate) traces: Option<String>,
     #[command(flatten)]
@@ -255,7 +256,7 @@ pub(crate) struct SchedulerArgs {
     #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8081")]
     pub(crate) listen: SocketAddr,
     /// Where others reach it; standby schedulers report this address while it leads.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", env = "FN_ADVERTISE")]
     pub(crate) advertise: Option<String>,
     /// A PostgreSQL database instead of a file below --data, postgres://USER:PASSWORD@HOST/NAME. Of several schedulers
     /// that share one, one leads and the others stand by.
@@ -290,7 +291,7 @@ pub(crate) struct SchedulerArgs {
     pub(crate) rebalance_at: u8,
     /// Lifetime of the certificates that it signs, if the cluster has an authority; they are renewed after two thirds
     /// of it.
-    #[arg(long, value_name = "DURATION", default_value = "720h")]
+    #[arg(long, value_name = "DURATION", env = "FN_CERTIFICATE_LIFE", default_value = "720h")]
     #[arg(value_parser = rekindle_wire::function_config::parse_duration)]
     pub(crate) certificate_life: std::time::Duration,
 }
@@ -302,7 +303,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "ADDRESS", env = "FN_LISTEN", default_value = "127.0.0.1:8082")]
     pub(crate) listen: SocketAddr,
     /// Where gateways and the scheduler reach it; needed if it listens on every address.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", env = "FN_ADVERTISE")]
     pub(crate) advertise: Option<String>,
     #[command(flatten)]
     pub(crate) member: MemberArgs,

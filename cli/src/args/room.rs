@@ -12,7 +12,7 @@ use rekindle_worker::idle::swap::IdleSwap;
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct RoomArgs {
     /// Memory for all instances, for example 4GiB; by default half of the machine's.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", env = "FN_MEMORY")]
     pub(crate) memory: Option<ByteSize>,
     /// Memory for all templates, the plain copies of snapshots that instances share; by default a quarter of the
     /// machine's.

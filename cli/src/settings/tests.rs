@@ -237,6 +237,7 @@ fn table(command: &Command, role: &str) -> String {
             .get_env()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default();
+        assert!(!variable.is_empty(), "{role}: --{long} has no variable");
         let default: Vec<_> = arg
             .get_default_values()
             .iter()

@@ -16,6 +16,7 @@ use rekindle_restore_compiler::{
     Compiled, CompilerInput, Host, HostError, MemoryRuns, PageRun, Refusal, compile, is_shared_memory, other_names,
 };
 use rekindle_restore_program::message::HollowOrder;
+use rekindle_restore_program::{Code, Program};
 use rekindle_verify::Verified;
 
 use super::image_set::ImageSet;
@@ -147,6 +148,15 @@ impl RestoreProgram {
     /// Returns the ids of its processes.
     pub(crate) fn pids(&self) -> &[u32] {
         &self.compiled.pids
+    }
+
+    /// Returns the name of an operation, counted from 1, of the process with this id in the sandbox.
+    pub(crate) fn operation(&self, pid: u32, number: u32) -> Option<String> {
+        let process = self.pids().iter().position(|other| *other == pid)?;
+        let program = Program::parse(&self.compiled.program).ok()?;
+        let program = program.of(u32::try_from(process).ok()?)?;
+        let op = program.ops().nth(number.checked_sub(1)? as usize)?;
+        Code::of(op.code).map(|code| format!("{code:?}"))
     }
 
     /// Returns the first descriptors of an order: the program and its pages.

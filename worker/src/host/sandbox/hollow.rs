@@ -30,8 +30,16 @@ pub enum HollowError {
     #[error("the hollow process is not understood")]
     Strange,
     /// An operation of the program failed.
-    #[error("operation {0} of the restore program failed")]
-    Operation(u32, #[source] io::Error),
+    #[error("operation {number} of the restore program failed")]
+    Operation {
+        /// Its number, from 1 on. 0 if a child could not make its userfaultfd.
+        number: u32,
+        /// The process that ran it, by its id in the sandbox, if that is known.
+        pid: Option<u32>,
+        /// The kernel's error.
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// A hollow process that waits. It ends on drop.
@@ -146,7 +154,7 @@ impl OrderedHollow {
                 (HollowReport::Mapped, None) => mapped += 1,
                 // One of several is further than another.
                 (HollowReport::Ready, None) => filling.ready += 1,
-                (report, _) => return Err(failure(report)),
+                (report, _) => return Err(failure(report, host, &filling.hosts)),
             }
         }
         if memory.len() != pids.len() {
@@ -188,7 +196,7 @@ impl RunningHollow {
     pub fn ready(&self) -> Result<(), HollowError> {
         (self.ready..self.processes).try_for_each(|_| match receive_report(&self.socket)? {
             (HollowReport::Ready, None, _) => Ok(()),
-            (report, ..) => Err(failure(report)),
+            (report, _, host) => Err(failure(report, host, &self.hosts)),
         })
     }
 
@@ -206,11 +214,14 @@ impl RunningHollow {
     }
 }
 
-fn failure(report: HollowReport) -> HollowError {
+/// What a report of the process with the id `sender` on the host means, where another one was awaited.
+fn failure(report: HollowReport, sender: i32, hosts: &HashMap<u32, i32>) -> HollowError {
     match report {
-        HollowReport::Failed(operation, error) => {
-            HollowError::Operation(operation, io::Error::from_raw_os_error(error))
-        }
+        HollowReport::Failed(number, error) => HollowError::Operation {
+            number,
+            pid: hosts.iter().find(|(_, host)| **host == sender).map(|(pid, _)| *pid),
+            source: io::Error::from_raw_os_error(error),
+        },
         _ => HollowError::Strange,
     }
 }
@@ -306,7 +317,11 @@ mod tests {
         let (hollow, theirs, _) = met();
         send_report(&theirs, HollowReport::Failed(12, libc::EACCES), None);
         let error = run(hollow, &[501]).unwrap_err();
-        assert!(matches!(error, HollowError::Operation(12, _)), "{error}");
+        let is_told = |number, pid| number == 12 && pid == Some(501);
+        assert!(
+            matches!(error, HollowError::Operation { number, pid, .. } if is_told(number, pid)),
+            "{error}"
+        );
 
         let (hollow, theirs, _) = met();
         drop(theirs);
