@@ -49,7 +49,9 @@ def lines_of(text):
         elif fence:
             yield number, "fenced", line
         elif comment or line.startswith("<!--"):
-            generated = line.startswith(("<!-- metrics of", "<!-- options of")) or (generated and not line.startswith("<!-- end"))
+            generated = line.startswith(("<!-- metrics of", "<!-- options of")) or (
+                generated and not line.startswith("<!-- end")
+            )
             comment = "-->" not in line
             yield number, "comment", line
         elif generated:

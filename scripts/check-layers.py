@@ -28,7 +28,9 @@ LAYERS = [
     {"http"},
     {"lib.rs"},
 ]
-TEST_MODULE = re.compile(r"#\[cfg\((?:test|all\(test\b[^\]]*|any\(test\b[^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod (\w+)(;|\s*\{)")
+TEST_MODULE = re.compile(
+    r"#\[cfg\((?:test|all\(test\b[^\]]*|any\(test\b[^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod (\w+)(;|\s*\{)"
+)
 MODULE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod (\w+);", re.M)
 PATH_MODULE = re.compile(r'#\[path = "([^"]+)"\]\s*(?:pub(?:\([^)]*\))?\s+)?mod (\w+);')
 USE = re.compile(r"^\s*(pub(?:\([^)]*\))?\s+)?use ([^;]+);", re.M)

@@ -34,16 +34,66 @@ END_TO_END = "e2e"
 # How long the tests of each took when it was last looked at, seconds: the longest begin first, so that none is left
 # over at the end. The others take less.
 LONG = {
-    "letting_go": 191, "migration": 185, "lambda_clients": 172, "versions": 162, "memory": 161, "checkpoint": 156,
-    "tiers": 155, "randomness": 146, "restorer": 142, "losses": 126, "schedules": 121, "policy": 120,
-    "schedulers": 117, "renewal": 117, "rekindle_scheduler": 114, "machine": 99, "failures": 97, "restore": 95,
-    "rekindle_snapshotter": 95, "conformance": 94, "orphans": 91, "durability": 91, "databases": 89,
-    "lazy_images": 87, "hostile_images": 86, "platform": 85, "adversary": 84, "secrets": 84,
-    "oracle": 78, "encryption": 73, "network_leftovers": 72, "idle_memory": 71, "sharing": 70, "images": 68,
-    "migration_targets": 67, "rekindle_worker": 66, "damage": 64, "command_line": 62, "lifecycle": 60, "parked": 60,
-    "files": 57, "protocols": 57, "rehearsal": 57, "roles": 56, "collection": 52, "root_inside": 51, "upgrade": 50, "state": 49,
-    "usage": 48, "function_calls_between_hosts": 48, "traces": 48, "identity": 48, "hosts": 48, "events": 47, "backup": 47,
-    "adversary_moves": 44, "samples": 44, "clones": 42, "limits": 42, "differ": 40,
+    "letting_go": 191,
+    "migration": 185,
+    "lambda_clients": 172,
+    "versions": 162,
+    "memory": 161,
+    "checkpoint": 156,
+    "tiers": 155,
+    "randomness": 146,
+    "restorer": 142,
+    "losses": 126,
+    "schedules": 121,
+    "policy": 120,
+    "schedulers": 117,
+    "renewal": 117,
+    "rekindle_scheduler": 114,
+    "machine": 99,
+    "failures": 97,
+    "restore": 95,
+    "rekindle_snapshotter": 95,
+    "conformance": 94,
+    "orphans": 91,
+    "durability": 91,
+    "databases": 89,
+    "lazy_images": 87,
+    "hostile_images": 86,
+    "platform": 85,
+    "adversary": 84,
+    "secrets": 84,
+    "oracle": 78,
+    "encryption": 73,
+    "network_leftovers": 72,
+    "idle_memory": 71,
+    "sharing": 70,
+    "images": 68,
+    "migration_targets": 67,
+    "rekindle_worker": 66,
+    "damage": 64,
+    "command_line": 62,
+    "lifecycle": 60,
+    "parked": 60,
+    "files": 57,
+    "protocols": 57,
+    "rehearsal": 57,
+    "roles": 56,
+    "collection": 52,
+    "root_inside": 51,
+    "upgrade": 50,
+    "state": 49,
+    "usage": 48,
+    "function_calls_between_hosts": 48,
+    "traces": 48,
+    "identity": 48,
+    "hosts": 48,
+    "events": 47,
+    "backup": 47,
+    "adversary_moves": 44,
+    "samples": 44,
+    "clones": 42,
+    "limits": 42,
+    "differ": 40,
 }
 
 
@@ -58,7 +108,9 @@ def jobs():
 
 def has_examples():
     """Whether any documentation has code that rustdoc would run; asking rustdoc takes it a look at every crate."""
-    for file in subprocess.run(["git", "ls-files", "-z", "*.rs"], stdout=subprocess.PIPE, check=True).stdout.split(b"\0"):
+    for file in subprocess.run(["git", "ls-files", "-z", "*.rs"], stdout=subprocess.PIPE, check=True).stdout.split(
+        b"\0"
+    ):
         if not file:
             continue
         is_open = False
@@ -71,7 +123,9 @@ def has_examples():
 
 def modules(executable, package):
     """The end-to-end tests by module, each to be run in a process of its own: its name, command and package."""
-    listed = subprocess.run([executable, "--list", "--format", "terse"], cwd=package, stdout=subprocess.PIPE, check=True)
+    listed = subprocess.run(
+        [executable, "--list", "--format", "terse"], cwd=package, stdout=subprocess.PIPE, check=True
+    )
     tests = [test for test in re.findall(r"^(.+): test$", listed.stdout.decode(), re.M)]
     if ONLY:
         tests = [test for test in tests if test in ONLY or test.split("::")[0] in ONLY]
@@ -107,7 +161,11 @@ def main():
         began = time.monotonic()
         environment = {**os.environ, "CARGO_MANIFEST_DIR": str(package)}
         ended = subprocess.Popen(
-            command, cwd=package, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            command,
+            cwd=package,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
         output = ended.stdout.read()

@@ -21,7 +21,9 @@ def keep_services(path):
     """Entries of other services go: their imports, and their packages in the list."""
     kept = []
     for line in path.read_text().splitlines():
-        entry = re.match(rf'\t"{MODULE}internal/service/(\w+)"', line) or re.match(r"\t\t(\w+)\.ServicePackage\(ctx\),", line)
+        entry = re.match(rf'\t"{MODULE}internal/service/(\w+)"', line) or re.match(
+            r"\t\t(\w+)\.ServicePackage\(ctx\),", line
+        )
         if entry is None or entry[1] in SERVICES:
             kept.append(line)
     path.write_text("\n".join(kept) + "\n")
@@ -29,9 +31,11 @@ def keep_services(path):
 
 def sources(root, go):
     """Files that the provider is now built from."""
-    packages = subprocess.run([go, "list", "-deps", "."], cwd=root, check=True, capture_output=True, text=True).stdout.split()
+    packages = subprocess.run(
+        [go, "list", "-deps", "."], cwd=root, check=True, capture_output=True, text=True
+    ).stdout.split()
     ours = [p for p in packages if p.startswith(MODULE)]
-    template = '{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}\n{{end}}'
+    template = "{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}}\n{{end}}"
     listed = subprocess.run([go, "list", "-f", template, *ours], cwd=root, check=True, capture_output=True, text=True)
     return [pathlib.Path(line) for line in listed.stdout.split()]
 

@@ -25,7 +25,9 @@ ADDED = {"le", "job", "instance", "alertname", "alertstate", "severity", "quanti
 def documented():
     """Metric -> its labels, with the series that a histogram has."""
     metrics = {}
-    for name, kind, labels in re.findall(r"^\| `(\w+)` \| [^|]* \| (\w+) \| ([^|]*) \|", (DOCS / "reference/metrics.md").read_text(), re.M):
+    for name, kind, labels in re.findall(
+        r"^\| `(\w+)` \| [^|]* \| (\w+) \| ([^|]*) \|", (DOCS / "reference/metrics.md").read_text(), re.M
+    ):
         known = set(re.findall(r"`(\w+)`", labels))
         for suffix in ("_bucket", "_sum", "_count") if kind == "histogram" else ("",):
             metrics.setdefault(name + suffix, set()).update(known)
@@ -95,16 +97,22 @@ class Names(unittest.TestCase):
     def test_error_codes_that_are_named_exist(self):
         codes = {path.stem for path in (DOCS / "reference/errors").glob("*.md")}
         for where, expression in QUERIES:
-            for value in re.findall(r'error_type[=!]~?"([^"]*)"', expression) + re.findall(r'placements_total\{outcome="([^"]*)"', expression):
+            for value in re.findall(r'error_type[=!]~?"([^"]*)"', expression) + re.findall(
+                r'placements_total\{outcome="([^"]*)"', expression
+            ):
                 for part in value.split("|"):
                     with self.subTest(where):
-                        self.assertTrue(part in ("5xx", "placed") or any(re.fullmatch(part, code) for code in codes), part)
+                        self.assertTrue(
+                            part in ("5xx", "placed") or any(re.fullmatch(part, code) for code in codes), part
+                        )
 
 
 class Alerts(unittest.TestCase):
     def test_each_has_a_severity_and_a_section_that_says_what_to_do(self):
         text = (DOCS / "reference/alerts.md").read_text()
-        sections = {heading.lower(): body for heading, body in re.findall(r"^## (\w+)\n(.*?)(?=^#|\Z)", text, re.M | re.S)}
+        sections = {
+            heading.lower(): body for heading, body in re.findall(r"^## (\w+)\n(.*?)(?=^#|\Z)", text, re.M | re.S)
+        }
         for name, block in ALERTS.items():
             with self.subTest(name):
                 self.assertRegex(block, r"severity: (critical|warning)")
@@ -115,7 +123,10 @@ class Alerts(unittest.TestCase):
         self.assertEqual({s for s in sections if s.startswith("rekindle")}, {name.lower() for name in ALERTS})
 
     def test_each_is_seen_to_fire_by_a_test(self):
-        tested = re.findall(r"alertname: (\w+)\n\s+eval_time: \S+\n\s+exp_alerts:\n\s+- exp_labels", (OPS / "prometheus/tests.yml").read_text())
+        tested = re.findall(
+            r"alertname: (\w+)\n\s+eval_time: \S+\n\s+exp_alerts:\n\s+- exp_labels",
+            (OPS / "prometheus/tests.yml").read_text(),
+        )
         self.assertEqual(sorted(tested), sorted(ALERTS))
 
 
@@ -163,7 +174,9 @@ class Dashboard(unittest.TestCase):
             taken |= cells
             if panel["type"] != "row":
                 self.assertTrue(panel["fieldConfig"]["defaults"]["unit"] and panel["description"].endswith("."))
-                self.assertTrue(all(t["datasource"] == dashboard.SOURCE and t["legendFormat"] for t in panel["targets"]))
+                self.assertTrue(
+                    all(t["datasource"] == dashboard.SOURCE and t["legendFormat"] for t in panel["targets"])
+                )
 
     def test_variables_that_queries_use_exist(self):
         board = dashboard.dashboard()

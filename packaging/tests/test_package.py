@@ -81,11 +81,17 @@ class Package(unittest.TestCase):
         for settings in (self.root / "etc/rekindle").glob("*.env"):
             command = {"rekindle": "up"}.get(settings.stem, settings.stem)
             usage = run(BIN / "fn", command, "--help").stdout
-            unit = (self.root / "lib/systemd/system" / ("rekindle.service" if command == "up" else f"rekindle-{command}.service")).read_text()
+            unit = (
+                self.root
+                / "lib/systemd/system"
+                / ("rekindle.service" if command == "up" else f"rekindle-{command}.service")
+            ).read_text()
             for line in settings.read_text().splitlines():
                 self.assertTrue(line.startswith("#"), "what is installed changes nothing")
                 for name in re.findall(r"^#(FN_[A-Z_0-9]+)=", line):
-                    self.assertTrue(f"env: {name}=" in usage or f"[env: {name}" in usage or name in unit, f"{settings.name}: {name}")
+                    self.assertTrue(
+                        f"env: {name}=" in usage or f"[env: {name}" in usage or name in unit, f"{settings.name}: {name}"
+                    )
                 for option in re.findall(r" ?(--[a-z-]+)", line):
                     self.assertIn(option, usage, settings.name)
 
@@ -134,7 +140,14 @@ class Hardening(unittest.TestCase):
             self.skip("systemd-analyze is missing: install systemd")
         for name, limit in self.LIMITS.items():
             with self.subTest(name):
-                done = run("systemd-analyze", "security", "--no-pager", "--offline=yes", f"--threshold={limit}", HERE / f"systemd/{name}.service")
+                done = run(
+                    "systemd-analyze",
+                    "security",
+                    "--no-pager",
+                    "--offline=yes",
+                    f"--threshold={limit}",
+                    HERE / f"systemd/{name}.service",
+                )
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_each_right_that_is_kept_says_why(self):
@@ -142,7 +155,9 @@ class Hardening(unittest.TestCase):
             with self.subTest(name):
                 self.assertIn("CapabilityBoundingSet", dict(self.settings(name)))
                 kept = self.bounding_set(name)
-                self.assertEqual(re.findall(r"^# (CAP_\w+): \w.{10,}\nCapabilityBoundingSet=\1$", self.unit(name), re.M), kept)
+                self.assertEqual(
+                    re.findall(r"^# (CAP_\w+): \w.{10,}\nCapabilityBoundingSet=\1$", self.unit(name), re.M), kept
+                )
 
     def test_what_makes_sandboxes_has_the_same_rights_everywhere_and_those_that_the_doctor_asks_for(self):
         worker, whole = (self.bounding_set(name) for name in self.MAKE_SANDBOXES)
@@ -158,7 +173,9 @@ class Hardening(unittest.TestCase):
                 settings = dict(self.settings(name))
                 self.assertEqual([key for key in settings if self.BREAK_SNAPSHOTS.match(key)], [])
                 core = settings["LimitCORE"]
-                self.assertTrue(core == "infinity" or int(core) >= 1, "at 0 a crash starts the program of kernel.core_pattern")
+                self.assertTrue(
+                    core == "infinity" or int(core) >= 1, "at 0 a crash starts the program of kernel.core_pattern"
+                )
 
     def test_a_worker_with_these_rights_restores_a_function(self):
         if os.geteuid() != 0:
@@ -177,8 +194,26 @@ class Hardening(unittest.TestCase):
             with socket.create_server(("127.0.0.1", 0)) as free:
                 listen = "127.0.0.1:%d" % free.getsockname()[1]
             env = {key: value for key, value in os.environ.items() if not key.startswith("FN_")}
-            env |= {"FN_URL": f"http://{listen}", "FN_RUN": str(folder / "run"), "FN_DATA": str(folder / "data"), "FN_CACHE": str(folder / "cache")}
-            command = ["setpriv", "--bounding-set", ",".join(["-all", *kept]), BIN / "fn", "up", "--foreground", "--listen", listen, "--memory", "1GiB", "--egress", "off"]
+            env |= {
+                "FN_URL": f"http://{listen}",
+                "FN_RUN": str(folder / "run"),
+                "FN_DATA": str(folder / "data"),
+                "FN_CACHE": str(folder / "cache"),
+            }
+            command = [
+                "setpriv",
+                "--bounding-set",
+                ",".join(["-all", *kept]),
+                BIN / "fn",
+                "up",
+                "--foreground",
+                "--listen",
+                listen,
+                "--memory",
+                "1GiB",
+                "--egress",
+                "off",
+            ]
             with (folder / "log").open("w") as log:
                 platform = subprocess.Popen([str(c) for c in command], env=env, stdout=log, stderr=log, umask=umask)
             try:
@@ -186,7 +221,10 @@ class Hardening(unittest.TestCase):
                 deployed = run(BIN / "fn", "deploy", HERE.parent / "functions/samples/hello-python", env=env)
                 self.assertEqual(deployed.returncode, 0, deployed.stdout + deployed.stderr)
                 key = (folder / "data/admin.key").read_text().strip()
-                asked = urllib.request.Request(f"http://{listen}/function/hello", headers={"Authorization": f"Bearer {key}", "x-fn-force-start": "restored"})
+                asked = urllib.request.Request(
+                    f"http://{listen}/function/hello",
+                    headers={"Authorization": f"Bearer {key}", "x-fn-force-start": "restored"},
+                )
                 with urllib.request.urlopen(asked, timeout=60) as answer:
                     self.assertEqual((answer.status, answer.headers["x-fn-start"]), (200, "restored"))
             finally:
@@ -239,7 +277,14 @@ class Machine:
             (self.folder / secret).write_text("0123456789abcdef\n")
 
     def run(self, script, **settings):
-        env = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "IMDS": self.url, "GATEWAY": self.url, "SCHEDULER": self.url, "STATE": str(self.folder), "POLL_SECONDS": "0.1"}
+        env = {
+            "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
+            "IMDS": self.url,
+            "GATEWAY": self.url,
+            "SCHEDULER": self.url,
+            "STATE": str(self.folder),
+            "POLL_SECONDS": "0.1",
+        }
         return run(HERE / "aws" / script, env={**env, **settings})
 
     def calls(self):
@@ -268,7 +313,9 @@ class OnAws(unittest.TestCase):
         self.machine.answers["/latest/meta-data/spot/instance-action"] = lambda: next(asked)
         said = self.drain("worker")
         self.assertIn("a spot notice", said)
-        self.assertEqual(self.machine.calls(), ["systemctl stop rekindle-worker.service", self.COMPLETE.format("worker")])
+        self.assertEqual(
+            self.machine.calls(), ["systemctl stop rekindle-worker.service", self.COMPLETE.format("worker")]
+        )
 
     def test_while_a_role_takes_long_to_stop_the_hook_is_told_to_wait(self):
         # It stops once the hook was told twice, however long a busy machine takes for that.
@@ -277,17 +324,28 @@ class OnAws(unittest.TestCase):
             f'#!/bin/bash\nfor _ in {{1..300}}; do [ "$(grep -c heartbeat "{calls}")" -ge 2 ] && break; sleep 0.1; done 2> /dev/null\necho "systemctl $*" >> "{calls}"\n'
         )
         self.machine.answers["/latest/meta-data/autoscaling/target-lifecycle-state"] = "Terminated"
-        done = self.machine.run("drain", ROLE="worker", REGION="eu-central-1", GROUP="rekindle-worker", DRAIN_SECONDS="60", HEARTBEAT_SECONDS="0.2")
+        done = self.machine.run(
+            "drain",
+            ROLE="worker",
+            REGION="eu-central-1",
+            GROUP="rekindle-worker",
+            DRAIN_SECONDS="60",
+            HEARTBEAT_SECONDS="0.2",
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         *waits, stopped, complete = self.machine.calls()
         self.assertGreaterEqual(len(waits), 2)
         self.assertEqual({w.split()[2] for w in waits}, {"record-lifecycle-action-heartbeat"})
-        self.assertEqual((stopped, complete), ("systemctl stop rekindle-worker.service", self.COMPLETE.format("worker")))
+        self.assertEqual(
+            (stopped, complete), ("systemctl stop rekindle-worker.service", self.COMPLETE.format("worker"))
+        )
 
     def test_a_gateway_that_its_group_lets_go_finishes_what_it_has_first(self):
         self.machine.answers["/latest/meta-data/autoscaling/target-lifecycle-state"] = "Terminated"
         left = iter([2, 1, 0])
-        self.machine.answers["/metrics"] = lambda: f"# TYPE rekindle_gateway_in_flight gauge\nrekindle_gateway_in_flight_limit 4096\nrekindle_gateway_in_flight {next(left)}\n"
+        self.machine.answers["/metrics"] = lambda: (
+            f"# TYPE rekindle_gateway_in_flight gauge\nrekindle_gateway_in_flight_limit 4096\nrekindle_gateway_in_flight {next(left)}\n"
+        )
         said = self.drain("gateway")
         self.assertIn("2 in flight", said)
         self.assertIn("1 in flight", said)
@@ -303,7 +361,12 @@ class OnAws(unittest.TestCase):
         done = self.machine.run("cloudwatch", CLUSTER="rekindle", AWS_REGION="eu-central-1")
         self.assertEqual(done.returncode, 0, done.stderr)
         (call,) = self.machine.calls()
-        self.assertTrue(call.endswith("--namespace Rekindle --metric-name WorkerMemoryReserved --dimensions Cluster=rekindle --unit Percent --value 18.75"), call)
+        self.assertTrue(
+            call.endswith(
+                "--namespace Rekindle --metric-name WorkerMemoryReserved --dimensions Cluster=rekindle --unit Percent --value 18.75"
+            ),
+            call,
+        )
 
     def test_without_workers_nothing_is_told(self):
         self.machine.answers["/metrics"] = "rekindle_functions 0\n"

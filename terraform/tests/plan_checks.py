@@ -17,7 +17,9 @@ def resources(module):
         yield from resources(child)
 
 
-PLANNED = [r for r in resources(json.loads(PATH.read_text())["planned_values"]["root_module"]) if r["mode"] == "managed"]
+PLANNED = [
+    r for r in resources(json.loads(PATH.read_text())["planned_values"]["root_module"]) if r["mode"] == "managed"
+]
 
 
 def of(type_):
@@ -32,10 +34,17 @@ class Plan(unittest.TestCase):
             (options,) = template["values"]["metadata_options"]
             self.assertEqual((options["http_tokens"], options["http_put_response_hop_limit"]), ("required", 1))
         for group in groups.values():
-            self.assertEqual([h["lifecycle_transition"] for h in group["initial_lifecycle_hook"]], ["autoscaling:EC2_INSTANCE_TERMINATING"])
+            self.assertEqual(
+                [h["lifecycle_transition"] for h in group["initial_lifecycle_hook"]],
+                ["autoscaling:EC2_INSTANCE_TERMINATING"],
+            )
 
     def test_the_outside_reaches_the_balancer_s_two_ports_only(self):
-        outside = {(r["values"]["from_port"], r["values"]["to_port"]) for r in of("aws_vpc_security_group_ingress_rule") if r["values"].get("cidr_ipv4")}
+        outside = {
+            (r["values"]["from_port"], r["values"]["to_port"])
+            for r in of("aws_vpc_security_group_ingress_rule")
+            if r["values"].get("cidr_ipv4")
+        }
         self.assertEqual(outside, {(80, 80), (443, 443)})
 
     def test_subnets_do_not_overlap_and_lie_in_all_zones(self):
@@ -53,7 +62,12 @@ class Plan(unittest.TestCase):
         self.assertEqual((database["multi_az"], database["deletion_protection"]), (production, production))
         self.assertEqual(len(of("aws_nat_gateway")), 3 if production else 1)
         self.assertTrue(database["storage_encrypted"])
-        spot = [g["values"]["mixed_instances_policy"][0]["instances_distribution"][0]["on_demand_percentage_above_base_capacity"] for g in of("aws_autoscaling_group")]
+        spot = [
+            g["values"]["mixed_instances_policy"][0]["instances_distribution"][0][
+                "on_demand_percentage_above_base_capacity"
+            ]
+            for g in of("aws_autoscaling_group")
+        ]
         self.assertEqual(sorted(spot), [20, 100, 100] if production else [100, 100, 100])
 
     def test_no_secret_is_in_the_plan(self):

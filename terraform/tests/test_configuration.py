@@ -41,7 +41,9 @@ class Variables(unittest.TestCase):
             with self.subTest(str(module)):
                 self.assertTrue(declared, f"{folder} has no variables")
                 self.assertLessEqual(given, set(declared))
-                self.assertLessEqual({n for n, v in declared.items() if v.get("default") is None and "default" not in v.body}, given)
+                self.assertLessEqual(
+                    {n for n, v in declared.items() if v.get("default") is None and "default" not in v.body}, given
+                )
 
     def test_outputs_of_modules_that_are_read_exist(self):
         for folder in {m.folder for m in of("module")}:
@@ -109,13 +111,17 @@ class Network(unittest.TestCase):
         self.assertEqual(of("resource", "aws_instance"), [], "machines come from launch templates alone")
         for template in templates:
             for options in template["metadata_options"]:
-                self.assertEqual((options["http_tokens"], options["http_put_response_hop_limit"]), ("required", 1), str(template))
+                self.assertEqual(
+                    (options["http_tokens"], options["http_put_response_hop_limit"]), ("required", 1), str(template)
+                )
 
     def test_listeners_speak_tls_or_redirect_to_it(self):
         for listener in of("resource", "aws_lb_listener"):
             action = listener["default_action"][0]
             if listener["protocol"] == "HTTP":
-                self.assertEqual((action["type"], action["redirect"][0]["protocol"]), ("redirect", "HTTPS"), str(listener))
+                self.assertEqual(
+                    (action["type"], action["redirect"][0]["protocol"]), ("redirect", "HTTPS"), str(listener)
+                )
             elif listener["protocol"] == "HTTPS":
                 self.assertIn("TLS13", listener["ssl_policy"])
             else:
@@ -152,7 +158,11 @@ class Rest(unittest.TestCase):
         for database in of("resource", "aws_db_instance"):
             self.assertIs(database["storage_encrypted"], True)
             self.assertIn("key_arn", database["kms_key_id"])
-        keyed = {"aws_secretsmanager_secret": "kms_key_id", "aws_cloudwatch_log_group": "kms_key_id", "aws_sns_topic": "kms_master_key_id"}
+        keyed = {
+            "aws_secretsmanager_secret": "kms_key_id",
+            "aws_cloudwatch_log_group": "kms_key_id",
+            "aws_sns_topic": "kms_master_key_id",
+        }
         for type_, argument in keyed.items():
             self.assertTrue(of("resource", type_))
             for resource in of("resource", type_):
@@ -162,9 +172,16 @@ class Rest(unittest.TestCase):
         text = (ROOT / "modules/storage/main.tf").read_text()
         buckets = {b.name for b in of("resource", "aws_s3_bucket")}
         self.assertEqual(buckets, set(re.findall(r"(\w+)\s+= \{ id = aws_s3_bucket\.\1\.id", text)))
-        self.assertEqual(buckets, {e.name for e in of("resource", "aws_s3_bucket_server_side_encryption_configuration")})
+        self.assertEqual(
+            buckets, {e.name for e in of("resource", "aws_s3_bucket_server_side_encryption_configuration")}
+        )
         self.assertEqual(buckets, {e.name for e in of("resource", "aws_s3_bucket_lifecycle_configuration")})
-        for type_ in ("aws_s3_bucket_public_access_block", "aws_s3_bucket_versioning", "aws_s3_bucket_policy", "aws_s3_bucket_ownership_controls"):
+        for type_ in (
+            "aws_s3_bucket_public_access_block",
+            "aws_s3_bucket_versioning",
+            "aws_s3_bucket_policy",
+            "aws_s3_bucket_ownership_controls",
+        ):
             (each,) = of("resource", type_)
             self.assertEqual(each["for_each"], "${local.buckets}", str(each))
         (block,) = of("resource", "aws_s3_bucket_public_access_block")
@@ -172,7 +189,10 @@ class Rest(unittest.TestCase):
             self.assertIs(block[what], True)
         (policy,) = [d for d in of("data", "aws_iam_policy_document") if d.name == "tls_only"]
         deny = policy["statement"][0]
-        self.assertEqual((deny["effect"], deny["actions"], deny["condition"][0]["variable"]), ("Deny", ["s3:*"], "aws:SecureTransport"))
+        self.assertEqual(
+            (deny["effect"], deny["actions"], deny["condition"][0]["variable"]),
+            ("Deny", ["s3:*"], "aws:SecureTransport"),
+        )
 
     def test_no_rule_removes_what_serves_for_being_old(self):
         (objects,) = [c for c in of("resource", "aws_s3_bucket_lifecycle_configuration") if c.name == "objects"]
@@ -219,7 +239,9 @@ class Rights(unittest.TestCase):
             at = (document.name, statement.get("sid"))
             with self.subTest(f"{document} {at}"):
                 resources = statement.get("resources", [])
-                if (resources if isinstance(resources, list) else str(resources)) == ["*"] or '"*"' in str(resources).replace("'", '"'):
+                if (resources if isinstance(resources, list) else str(resources)) == ["*"] or '"*"' in str(
+                    resources
+                ).replace("'", '"'):
                     self.assertIn(at, self.WILD_RESOURCES)
                     if at[1] != "Account":
                         self.assertTrue(statement.get("condition"), "a condition must hold it")
@@ -236,7 +258,9 @@ class Rights(unittest.TestCase):
         allowed = {"s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"}
         for document, statement in statements():
             if document.folder == ROOT:
-                self.assertLessEqual({a for a in statement["actions"] if str(a).startswith("s3:")}, allowed, str(document))
+                self.assertLessEqual(
+                    {a for a in statement["actions"] if str(a).startswith("s3:")}, allowed, str(document)
+                )
 
     def test_a_gateway_has_no_right_to_objects_and_a_worker_none_to_the_admin_key(self):
         text = (ROOT / "policies.tf").read_text()
@@ -246,7 +270,9 @@ class Rights(unittest.TestCase):
 
     def test_the_master_key_is_unwrapped_by_schedulers_alone_and_for_their_cluster(self):
         about = [(d.name, s) for d, s in statements() if "statement.value" in str(s.get("resources"))]
-        self.assertEqual([(name, s["sid"]) for name, s in about], [("scheduler", "MasterKey"), ("scheduler", "MasterKeyState")])
+        self.assertEqual(
+            [(name, s["sid"]) for name, s in about], [("scheduler", "MasterKey"), ("scheduler", "MasterKeyState")]
+        )
         (use, state) = [s for _, s in about]
         (condition,) = use["condition"]
         held = (condition["test"], condition["variable"], condition["values"])
@@ -298,7 +324,14 @@ class Objects(unittest.TestCase):
     IN_PARTS = ["snapshots/s-1/extra/tmp.tar", "layers/ab.tar.zst"]
     ONCE = [MANIFEST, BUNDLE, "chunks/ab", *IN_PARTS]
     OVER = ["snapshots/s-1/working-set", "snapshots/s-1/files", "publishing/s-1/x.0", "publishing/v-hello-1/x.0"]
-    NEVER = ["runtimes/python", "runtime-snapshots/python.json", "runtime-snapshots/python/hello.json", "collecting/r-1", "owner", "sources/ab"]
+    NEVER = [
+        "runtimes/python",
+        "runtime-snapshots/python.json",
+        "runtime-snapshots/python/hello.json",
+        "collecting/r-1",
+        "owner",
+        "sources/ab",
+    ]
 
     def test_a_worker_puts_what_makes_a_snapshot_only_where_there_is_nothing(self):
         for key in self.ONCE:
@@ -331,13 +364,21 @@ class Objects(unittest.TestCase):
         keys = (REPOSITORY / "snapshotter/src/keys.rs").read_text()
         folders = set(re.findall(r'pub const \w+: &str = "([\w-]+)/";', keys))
         self.assertLessEqual(folders, {key.split("/")[0] for key in self.ONCE + self.OVER + self.NEVER})
-        in_snapshot = set(re.findall(r'format!\("\{SNAPSHOTS\}\{id\}/([\w-]+)', keys)) | set(re.findall(r'pub const (?:MANIFEST|BUNDLE): &str = "([\w.-]+)"', keys))
-        self.assertEqual(in_snapshot, {key.split("/")[2] for key in self.ONCE + self.OVER if key.startswith("snapshots/")})
+        in_snapshot = set(re.findall(r'format!\("\{SNAPSHOTS\}\{id\}/([\w-]+)', keys)) | set(
+            re.findall(r'pub const (?:MANIFEST|BUNDLE): &str = "([\w.-]+)"', keys)
+        )
+        self.assertEqual(
+            in_snapshot, {key.split("/")[2] for key in self.ONCE + self.OVER if key.startswith("snapshots/")}
+        )
 
     def test_the_code_puts_each_kind_as_the_policy_has_it(self):
         """Who puts a kind of key otherwise moves it in policies.tf: one that is put if absent belongs to those that are put once."""
         ways = {
-            "snapshotter/src/capture/commit.rs": [r"put_if_absent\(&keys::bundle\(", r"let key = keys::manifest\(.*\n\s*match store\.put_if_absent\(&key,", r"let key = keys::extra\(.*\n.*\n\s*if store\.put_file_if_absent\(&key,"],
+            "snapshotter/src/capture/commit.rs": [
+                r"put_if_absent\(&keys::bundle\(",
+                r"let key = keys::manifest\(.*\n\s*match store\.put_if_absent\(&key,",
+                r"let key = keys::extra\(.*\n.*\n\s*if store\.put_file_if_absent\(&key,",
+            ],
             "snapshotter/src/capture/pack.rs": [r"let key = keys::chunk\(.*\n\s*if store\.put_if_absent\(&key,"],
             "snapshotter/src/layer/mod.rs": [r"store\.put_file_if_absent\(&key,"],
             "snapshotter/src/working_set/mod.rs": [r"\.put\(&keys::working_set\("],
@@ -349,7 +390,11 @@ class Objects(unittest.TestCase):
             text = (REPOSITORY / path).read_text()
             for pattern in patterns:
                 self.assertRegex(text, pattern, path)
-            self.assertEqual(len(re.findall(r"\bput(?:_file)?(?:_if_absent)?\(&", text)), len(patterns), f"{path} puts something else, too")
+            self.assertEqual(
+                len(re.findall(r"\bput(?:_file)?(?:_if_absent)?\(&", text)),
+                len(patterns),
+                f"{path} puts something else, too",
+            )
 
 
 class Boot(unittest.TestCase):
@@ -372,7 +417,9 @@ class Boot(unittest.TestCase):
             with self.subTest(role), tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
                 file.write(self.rendered(role))
                 file.flush()
-                done = subprocess.run([checker, "-e", "SC2154,SC2034,SC2153", file.name], capture_output=True, text=True)
+                done = subprocess.run(
+                    [checker, "-e", "SC2154,SC2034,SC2153", file.name], capture_output=True, text=True
+                )
                 self.assertEqual(done.returncode, 0, done.stdout)
                 done = subprocess.run(["bash", "-n", file.name], capture_output=True, text=True)
                 self.assertEqual(done.returncode, 0, done.stderr)
@@ -389,7 +436,9 @@ class Boot(unittest.TestCase):
                 self.assertEqual(used, set(self.settings(role)))
 
     def test_it_sets_only_what_fn_reads(self):
-        sources = "".join(p.read_text() for folder in ("cli/src", "crates/telemetry/src") for p in (REPOSITORY / folder).rglob("*.rs"))
+        sources = "".join(
+            p.read_text() for folder in ("cli/src", "crates/telemetry/src") for p in (REPOSITORY / folder).rglob("*.rs")
+        )
         units = "".join(p.read_text() for p in (REPOSITORY / "packaging/systemd").glob("*"))
         for name in re.findall(r"setting ([A-Z_0-9]+) ", (ROOT / "boot/boot.sh").read_text()):
             with self.subTest(name):

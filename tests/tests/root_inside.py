@@ -1,4 +1,5 @@
 """Root in a sandbox, with every capability there, that wants to get out. Prints what came of each attempt."""
+
 import ctypes, errno, fcntl, glob, json, os, socket, stat, struct, sys
 
 told = json.loads(sys.argv[1])
@@ -21,7 +22,9 @@ def attempt(name, act):
 
 
 def call(number, *arguments):
-    made = [ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    made = [
+        ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) if isinstance(a, int) else a for a in arguments
+    ]
     result = libc.syscall(ctypes.c_long(number), *made)
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -97,9 +100,17 @@ try:
     mount("tmpfs", own, "tmpfs")
 except OSError:
     pass
-devices = {"disk": (stat.S_IFBLK, *told["disk"]), "mem": (stat.S_IFCHR, 1, 1), "port": (stat.S_IFCHR, 1, 4),
-           "kmsg": (stat.S_IFCHR, 1, 11), "tty": (stat.S_IFCHR, 4, 0), "fuse": (stat.S_IFCHR, 10, 229),
-           "kvm": (stat.S_IFCHR, 10, 232), "tun": (stat.S_IFCHR, 10, 200), "loop": (stat.S_IFCHR, 10, 237)}
+devices = {
+    "disk": (stat.S_IFBLK, *told["disk"]),
+    "mem": (stat.S_IFCHR, 1, 1),
+    "port": (stat.S_IFCHR, 1, 4),
+    "kmsg": (stat.S_IFCHR, 1, 11),
+    "tty": (stat.S_IFCHR, 4, 0),
+    "fuse": (stat.S_IFCHR, 10, 229),
+    "kvm": (stat.S_IFCHR, 10, 232),
+    "tun": (stat.S_IFCHR, 10, 200),
+    "loop": (stat.S_IFCHR, 10, 237),
+}
 for name, (kind, major, minor) in devices.items():
     for at in ["/tmp", "/dev/shm", own, "/dev"]:
         attempt(f"device {name} in {at}", lambda: device(kind, major, minor, at))
@@ -178,7 +189,19 @@ def seen(root):
 for at in ["/app", "/dev"]:
     attempt(f"beneath {at}", lambda: nested(beneath, at))
 attempt("beneath the root", lambda: in_child(beneath_root))
-for kind in ["devtmpfs", "debugfs", "tracefs", "securityfs", "bpf", "configfs", "cgroup", "pstore", "efivarfs", "ext4", "xfs"]:
+for kind in [
+    "devtmpfs",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "bpf",
+    "configfs",
+    "cgroup",
+    "pstore",
+    "efivarfs",
+    "ext4",
+    "xfs",
+]:
     attempt(f"mount {kind}", lambda: (mount("/dev/vda" if kind in ("ext4", "xfs") else kind, place("fs"), kind), kind))
 
 
@@ -205,7 +228,10 @@ limits = glob.glob("/sys/fs/cgroup/cpu*/cpu.cfs_quota_us") + glob.glob("/sys/fs/
 assert limits, os.listdir("/sys/fs/cgroup")
 for file in limits:
     attempt(f"change {file}", lambda: limit_of_its_own(file))
-    attempt(f"join {os.path.dirname(file)}", lambda: open(os.path.dirname(file) + "/cgroup.procs", "w").write("0") and None or "joined")
+    attempt(
+        f"join {os.path.dirname(file)}",
+        lambda: open(os.path.dirname(file) + "/cgroup.procs", "w").write("0") and None or "joined",
+    )
 
 
 def chroot_and_out():
@@ -258,9 +284,25 @@ attempt("set the clock", lambda: call(227, 0, struct.pack("qq", 0, 0)))
 attempt("adjust the clock", lambda: call(159, struct.pack("I", 1) + bytes(204)))
 attempt("swap", lambda: call(167, b"/tmp/attack-own/swap", 0))
 attempt("account", lambda: call(163, b"/tmp/account"))
-attempt("a program in the kernel", lambda: call(321, 5, struct.pack("IIQQ", 15, 2, ctypes.addressof(ctypes.create_string_buffer(
-    bytes.fromhex("b700000001000000" "9500000000000000"))), ctypes.addressof(ctypes.create_string_buffer(b"GPL"))) + bytes(96), 120))
-attempt("look at all processes", lambda: call(298, struct.pack("IIQQQQQ", 0, 112, 0, 0, 0, 0, 0) + bytes(64), -1, 0, -1, 0))
+attempt(
+    "a program in the kernel",
+    lambda: call(
+        321,
+        5,
+        struct.pack(
+            "IIQQ",
+            15,
+            2,
+            ctypes.addressof(ctypes.create_string_buffer(bytes.fromhex("b7000000010000009500000000000000"))),
+            ctypes.addressof(ctypes.create_string_buffer(b"GPL")),
+        )
+        + bytes(96),
+        120,
+    ),
+)
+attempt(
+    "look at all processes", lambda: call(298, struct.pack("IIQQQQQ", 0, 112, 0, 0, 0, 0, 0) + bytes(64), -1, 0, -1, 0)
+)
 
 
 def priority():
@@ -274,29 +316,67 @@ attempt("real time", lambda: (os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_p
 # Settings: of a fresh /proc, which nothing is laid over.
 proc = place("proc")
 attempt("a fresh proc", lambda: mount("proc", proc, "proc"))
-for name in ["kernel/core_pattern", "kernel/modprobe", "kernel/hotplug", "kernel/sysrq", "kernel/panic", "kernel/randomize_va_space",
-             "kernel/kptr_restrict", "kernel/dmesg_restrict", "kernel/unprivileged_bpf_disabled", "kernel/threads-max", "kernel/yama/ptrace_scope",
-             "vm/overcommit_memory", "vm/drop_caches", "vm/mmap_min_addr", "vm/swappiness", "fs/file-max", "fs/suid_dumpable", "fs/protected_symlinks",
-             "net/core/bpf_jit_enable"]:
+for name in [
+    "kernel/core_pattern",
+    "kernel/modprobe",
+    "kernel/hotplug",
+    "kernel/sysrq",
+    "kernel/panic",
+    "kernel/randomize_va_space",
+    "kernel/kptr_restrict",
+    "kernel/dmesg_restrict",
+    "kernel/unprivileged_bpf_disabled",
+    "kernel/threads-max",
+    "kernel/yama/ptrace_scope",
+    "vm/overcommit_memory",
+    "vm/drop_caches",
+    "vm/mmap_min_addr",
+    "vm/swappiness",
+    "fs/file-max",
+    "fs/suid_dumpable",
+    "fs/protected_symlinks",
+    "net/core/bpf_jit_enable",
+]:
     for root in ["/proc/sys", proc + "/sys"]:
         attempt(f"set {root}/{name}", lambda: open(f"{root}/{name}", "w").write("1"))
 for name in ["sysrq-trigger", "kcore", "kmsg", "mtrr", "acpi/wakeup", "irq/0/smp_affinity"]:
     attempt(f"open {name}", lambda: os.open(f"{proc}/{name}", os.O_RDWR | os.O_NONBLOCK))
-    attempt(f"read {name}", lambda: None if name in ("mtrr", "acpi/wakeup", "irq/0/smp_affinity") else os.read(os.open(f"{proc}/{name}", os.O_RDONLY | os.O_NONBLOCK), 64))
+    attempt(
+        f"read {name}",
+        lambda: (
+            None
+            if name in ("mtrr", "acpi/wakeup", "irq/0/smp_affinity")
+            else os.read(os.open(f"{proc}/{name}", os.O_RDONLY | os.O_NONBLOCK), 64)
+        ),
+    )
 sys_at = place("sys")
 attempt("sysfs", lambda: mount("sysfs", sys_at, "sysfs"))
-for name in ["power/state", "kernel/uevent_helper", "kernel/mm/transparent_hugepage/enabled", "kernel/uevent_seqnum", "bus/pci/rescan",
-             "devices/system/cpu/cpu1/online", "module/printk/parameters/time"]:
+for name in [
+    "power/state",
+    "kernel/uevent_helper",
+    "kernel/mm/transparent_hugepage/enabled",
+    "kernel/uevent_seqnum",
+    "bus/pci/rescan",
+    "devices/system/cpu/cpu1/online",
+    "module/printk/parameters/time",
+]:
     attempt(f"write {name}", lambda: os.open(f"{sys_at}/{name}", os.O_WRONLY))
 
 # Processes.
 listed = lambda root: sorted(int(pid) for pid in os.listdir(root) if pid.isdigit())
 own_ids = {1, os.getpid(), os.getppid()}
-strange = lambda root: [p for p in listed(root) if p not in own_ids and int(open(f"{root}/{p}/stat").read().rsplit(")")[1].split()[1]) == 0 and p != 1
-                        and open(f"{root}/{p}/comm").read().strip() not in ("python3", "timeout", "nsenter")]
+strange = lambda root: [
+    p
+    for p in listed(root)
+    if p not in own_ids
+    and int(open(f"{root}/{p}/stat").read().rsplit(")")[1].split()[1]) == 0
+    and p != 1
+    and open(f"{root}/{p}/comm").read().strip() not in ("python3", "timeout", "nsenter")
+]
 attempt("processes of others", lambda: strange("/proc") or None)
 attempt("signal a process of the host", lambda: (os.kill(told["stranger"], 9), "killed"))
 attempt("a handle of a process of the host", lambda: os.pidfd_open(told["stranger"]))
+
 
 # The network.
 def reach(address, port):

@@ -45,8 +45,17 @@ class Bootstrap:
         self.process = subprocess.Popen(
             [sys.executable, *options, str(RUNTIME / "bootstrap.py")],
             cwd=self._folder.name,
-            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "PORT": str(self.port), "FN_HANDLER": entry, "FN_NAME": "greet",
-                 "FN_VERSION": "7", "FN_MEMORY_MIB": "256", "FN_TIMEOUT_S": "30", **(env or {})},
+            env={
+                "PATH": os.environ["PATH"],
+                "LANG": "C.UTF-8",
+                "PORT": str(self.port),
+                "FN_HANDLER": entry,
+                "FN_NAME": "greet",
+                "FN_VERSION": "7",
+                "FN_MEMORY_MIB": "256",
+                "FN_TIMEOUT_S": "30",
+                **(env or {}),
+            },
             stdout=self._output if output is None else output,
             stderr=subprocess.STDOUT,
         )

@@ -8,7 +8,8 @@ import unittest
 from bootstrap_process import Bootstrap
 
 # Answers with the event under `data`, in an event of its own.
-REPLY = {"main.py": """
+REPLY = {
+    "main.py": """
     def handler(event, context):
         if isinstance(event, list):
             return [{**one, "id": one["id"] + "-r"} for one in event]
@@ -22,7 +23,8 @@ REPLY = {"main.py": """
             return {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "Bad-Name": "x"}
         return {"specversion": "1.0", "id": "r-1", "source": "/replies", "type": "reply", "subject": "grün 100%", "count": 3,
                 "flag": True, "data": event}
-"""}
+"""
+}
 
 BINARY = {"ce-specversion": "1.0", "ce-id": "e-1", "ce-source": "/shop", "ce-type": "order.made"}
 
@@ -36,18 +38,44 @@ class ACloudEvent(unittest.TestCase):
         return self.function.request("/", "POST", body, headers)
 
     def test_in_binary_mode_is_headers_and_a_body(self):
-        answer = self.post(b'{"a": 1}', {**BINARY, "Content-Type": "application/json", "ce-time": "2026-11-27T00:00:00Z",
-                                         "ce-subject": "gr%C3%BCn%20%22x%22"})
+        answer = self.post(
+            b'{"a": 1}',
+            {
+                **BINARY,
+                "Content-Type": "application/json",
+                "ce-time": "2026-11-27T00:00:00Z",
+                "ce-subject": "gr%C3%BCn%20%22x%22",
+            },
+        )
         self.assertEqual(200, answer.status)
-        self.assertEqual({"specversion": "1.0", "id": "e-1", "source": "/shop", "type": "order.made", "time": "2026-11-27T00:00:00Z",
-                          "subject": 'grün "x"', "datacontenttype": "application/json", "data": {"a": 1}}, answer.json)
+        self.assertEqual(
+            {
+                "specversion": "1.0",
+                "id": "e-1",
+                "source": "/shop",
+                "type": "order.made",
+                "time": "2026-11-27T00:00:00Z",
+                "subject": 'grün "x"',
+                "datacontenttype": "application/json",
+                "data": {"a": 1},
+            },
+            answer.json,
+        )
 
     def test_carries_data_of_any_type_or_none(self):
-        for kind, body, expected in (("text/plain", "grün".encode(), {"data": "grün"}), ("image/png", b"\x00\xff", {"data_base64": "AP8="}),
-                                     ("application/vnd.x+json", b"[1]", {"data": [1]}), (None, b"7", {"data": 7}), (None, None, {})):
+        for kind, body, expected in (
+            ("text/plain", "grün".encode(), {"data": "grün"}),
+            ("image/png", b"\x00\xff", {"data_base64": "AP8="}),
+            ("application/vnd.x+json", b"[1]", {"data": [1]}),
+            (None, b"7", {"data": 7}),
+            (None, None, {}),
+        ):
             headers = {**BINARY, **({"Content-Type": kind} if kind else {})}
             event = self.post(body, headers).json
-            self.assertEqual(expected, {name: value for name, value in event.items() if name.startswith("data") and name != "datacontenttype"})
+            self.assertEqual(
+                expected,
+                {name: value for name, value in event.items() if name.startswith("data") and name != "datacontenttype"},
+            )
 
     def test_in_structured_mode_is_the_body(self):
         event = {"specversion": "1.0", "id": "e-2", "source": "/shop", "type": "order.made", "data": {"b": 2}}
@@ -63,8 +91,13 @@ class ACloudEvent(unittest.TestCase):
 
     def test_that_a_handler_returns_is_sent_in_the_mode_of_the_request(self):
         answer = self.post(b"{}", {**BINARY, "Content-Type": "application/json"})
-        self.assertEqual(("1.0", "r-1", "/replies", "reply", "gr%C3%BCn%20100%25", "3", "true"),
-                         tuple(answer.headers["ce-" + name] for name in ("specversion", "id", "source", "type", "subject", "count", "flag")))
+        self.assertEqual(
+            ("1.0", "r-1", "/replies", "reply", "gr%C3%BCn%20100%25", "3", "true"),
+            tuple(
+                answer.headers["ce-" + name]
+                for name in ("specversion", "id", "source", "type", "subject", "count", "flag")
+            ),
+        )
         answer = self.post(None, {**BINARY, "ce-type": "wants.bytes"})
         self.assertEqual(("image/png", b"\x00\xff"), (answer.headers["content-type"], answer.body))
         structured = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "wants.bytes"}).encode()
@@ -75,9 +108,14 @@ class ACloudEvent(unittest.TestCase):
         self.assertEqual(202, self.post(None, {**BINARY, "ce-type": "wants.none"}).status)
 
     def test_that_is_none_is_refused_and_one_that_cannot_be_sent_is_an_error(self):
-        for body, headers in ((b"{", {"Content-Type": "application/cloudevents+json"}), (b"[]", {"Content-Type": "application/cloudevents+json"}),
-                              (b"{}", {"Content-Type": "application/cloudevents-batch+json"}), (b"[1]", {"Content-Type": "application/cloudevents-batch+json"}),
-                              (None, {"ce-specversion": "1.0", "ce-id": "1"}), (b"{", {**BINARY, "Content-Type": "application/json"})):
+        for body, headers in (
+            (b"{", {"Content-Type": "application/cloudevents+json"}),
+            (b"[]", {"Content-Type": "application/cloudevents+json"}),
+            (b"{}", {"Content-Type": "application/cloudevents-batch+json"}),
+            (b"[1]", {"Content-Type": "application/cloudevents-batch+json"}),
+            (None, {"ce-specversion": "1.0", "ce-id": "1"}),
+            (b"{", {**BINARY, "Content-Type": "application/json"}),
+        ):
             answer = self.post(body, headers)
             self.assertEqual((400, "Runtime.InvalidEvent"), (answer.status, answer.json["errorType"]), (body, headers))
         answer = self.post(None, {**BINARY, "ce-type": "wants.wrong"})
@@ -107,8 +145,10 @@ class TheSdk(unittest.TestCase):
         answer = self.function.request("/", "POST", message.body, message.headers)
         self.assertEqual(200, answer.status, answer.body)
         reply = self.http.from_http_event(self.http.HTTPMessage(answer.headers, answer.body))
-        self.assertEqual(("1.0", "r-1", "/replies", "reply", "grün 100%"), (
-            reply.get_specversion(), reply.get_id(), reply.get_source(), reply.get_type(), reply.get_subject()))
+        self.assertEqual(
+            ("1.0", "r-1", "/replies", "reply", "grün 100%"),
+            (reply.get_specversion(), reply.get_id(), reply.get_source(), reply.get_type(), reply.get_subject()),
+        )
         got = reply.get_data()
         self.assertEqual((sent.get_id(), sent.get_source(), sent.get_type()), (got["id"], got["source"], got["type"]))
         self.assertEqual(sent.get_time().isoformat().replace("+00:00", "Z"), got["time"])
@@ -116,7 +156,11 @@ class TheSdk(unittest.TestCase):
 
     def test_is_understood_and_understands_in_both_modes(self):
         for convert in (self.http.to_binary_event, self.http.to_structured_event):
-            got = self.exchange(convert, {"datacontenttype": "application/json", "subject": 'grün "a" 100%', "extra": "x y"}, {"order": 7})
+            got = self.exchange(
+                convert,
+                {"datacontenttype": "application/json", "subject": 'grün "a" 100%', "extra": "x y"},
+                {"order": 7},
+            )
             self.assertEqual(('grün "a" 100%', "x y", {"order": 7}), (got["subject"], got["extra"], got["data"]))
             got = self.exchange(convert, {"datacontenttype": "text/plain"}, "grün")
             self.assertEqual("grün", got["data"])

@@ -78,9 +78,22 @@ class Events(unittest.TestCase):
     def test_the_context_has_lambdas_attributes(self):
         with Bootstrap(HANDLERS, "main.describe") as function:
             deadline = int(time.time() * 1000) + 5000
-            context = function.event({}, {"x-request-id": "r-9", "traceparent": "00-ab-cd-01", "x-fn-deadline-ms": str(deadline)}).json
-            self.assertEqual(("greet", "7", "256", "r-9", "00-ab-cd-01"), tuple(context[name] for name in (
-                "function_name", "function_version", "memory_limit_in_mb", "aws_request_id", "traceparent")))
+            context = function.event(
+                {}, {"x-request-id": "r-9", "traceparent": "00-ab-cd-01", "x-fn-deadline-ms": str(deadline)}
+            ).json
+            self.assertEqual(
+                ("greet", "7", "256", "r-9", "00-ab-cd-01"),
+                tuple(
+                    context[name]
+                    for name in (
+                        "function_name",
+                        "function_version",
+                        "memory_limit_in_mb",
+                        "aws_request_id",
+                        "traceparent",
+                    )
+                ),
+            )
             self.assertTrue(0 < context["remaining"] <= 5000, context["remaining"])
             self.assertEqual(8, len(context["invoked_function_arn"].split(":")))
             self.assertEqual(0, function.event({}, {"x-fn-deadline-ms": "1"}).json["remaining"])
@@ -155,10 +168,21 @@ class Failures(unittest.TestCase):
             self.assertEqual(1, function.process.wait(timeout=LIMIT_S))
 
     def test_a_handler_that_cannot_be_had_ends_the_process_with_code_1_and_the_reason(self):
-        broken = {"main.py": "import missing_package", "late.py": "raise ValueError('too late')", "quits.py": "import sys; sys.exit(0)", "value.py": "handler = 3"}
-        for entry, reason in (("main.handler", "No module named 'missing_package'"), ("late.handler", "ValueError: too late"),
-                              ("quits.handler", "failed while it was imported"), ("absent.handler", "there is no module 'absent'"),
-                              ("value.other", "has no 'other'"), ("value.handler", "cannot be called"), ("handler", "not of the form")):
+        broken = {
+            "main.py": "import missing_package",
+            "late.py": "raise ValueError('too late')",
+            "quits.py": "import sys; sys.exit(0)",
+            "value.py": "handler = 3",
+        }
+        for entry, reason in (
+            ("main.handler", "No module named 'missing_package'"),
+            ("late.handler", "ValueError: too late"),
+            ("quits.handler", "failed while it was imported"),
+            ("absent.handler", "there is no module 'absent'"),
+            ("value.other", "has no 'other'"),
+            ("value.handler", "cannot be called"),
+            ("handler", "not of the form"),
+        ):
             code, output = run_to_end(broken, entry)
             self.assertEqual(1, code, entry)
             self.assertIn(reason, output, entry)

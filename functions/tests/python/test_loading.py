@@ -29,12 +29,16 @@ def load(bootstrap, entry, **more):
 class LoadingLater(unittest.TestCase):
     def test_serves_no_function_until_one_is_loaded(self):
         with Bootstrap(FILES, env=LATER) as bootstrap:
-            self.assertEqual((503, "Runtime.NotLoaded"), (bootstrap.event({}).status, bootstrap.event({}).json["errorType"]))
+            self.assertEqual(
+                (503, "Runtime.NotLoaded"), (bootstrap.event({}).status, bootstrap.event({}).json["errorType"])
+            )
             self.assertEqual(200, bootstrap.hook("before-snapshot").status)
             self.assertEqual(200, bootstrap.hook("after-restore").status)
             self.assertEqual(200, load(bootstrap, "main.handler", OWN="2").status)
             answer = bootstrap.event({}).json
-            self.assertEqual({"main thread": True, "name": "late", "environment": ["FN_HANDLER", "FN_NAME", "OWN"]}, answer)
+            self.assertEqual(
+                {"main thread": True, "name": "late", "environment": ["FN_HANDLER", "FN_NAME", "OWN"]}, answer
+            )
             with open(f"/proc/{bootstrap.process.pid}/environ", "rb") as environment:
                 self.assertNotIn(b"OWN", environment.read())
             self.assertEqual(409, load(bootstrap, "main.handler").status)
@@ -48,7 +52,10 @@ class LoadingLater(unittest.TestCase):
             self.assertEqual("late", bootstrap.event({}).json)
 
     def test_ends_where_the_function_cannot_be_loaded(self):
-        for entry, reason in (("missing.handler", "there is no module 'missing'"), ("broken.handler", "nothing_of_this_name")):
+        for entry, reason in (
+            ("missing.handler", "there is no module 'missing'"),
+            ("broken.handler", "nothing_of_this_name"),
+        ):
             with Bootstrap(FILES, env=LATER) as bootstrap:
                 with self.assertRaises((http.client.HTTPException, ConnectionError)):
                     load(bootstrap, entry)

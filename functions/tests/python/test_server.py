@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bootstrap_process import LIMIT_S, Bootstrap
 
-FILES = {"main.py": """
+FILES = {
+    "main.py": """
     def handler(event, context):
         body = event.get("body", "")
         return {"statusCode": 200, "headers": {"content-type": "text/plain"}, "body": f"{event['requestContext']['http']['method']} {len(body)} {body[:20]}"}
@@ -17,7 +18,8 @@ FILES = {"main.py": """
 
     def empty(event, context):
         return {"statusCode": 204, "body": "not to be sent"}
-"""}
+"""
+}
 
 
 class Server(unittest.TestCase):
@@ -62,7 +64,9 @@ class Server(unittest.TestCase):
 
     def test_says_continue_to_who_asks(self):
         with socket.create_connection(("127.0.0.1", self.function.port), timeout=LIMIT_S) as sock:
-            sock.sendall(b"POST / HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n")
+            sock.sendall(
+                b"POST / HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+            )
             self.assertEqual(b"HTTP/1.1 100 Continue\r\n\r\n", sock.recv(100))
             sock.sendall(b"ok")
             self.assertIn(b"200 OK", sock.recv(1000))
@@ -73,13 +77,19 @@ class Server(unittest.TestCase):
 
     def test_refuses_what_is_ambiguous_and_closes(self):
         for request, status in (
-            (b"GET /\r\n\r\n", 400), (b"GET / HTTP/2.0\r\n\r\n", 400), (b"G(T / HTTP/1.1\r\n\r\n", 400),
-            (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400), (b"GET / HTTP/1.1\r\nname : v\r\n\r\n", 400),
-            (b"GET / HTTP/1.1\r\na: b\r\n folded\r\n\r\n", 400), (b"GET / HTTP/1.1\r\na: b\nc: d\r\n\r\n", 400),
-            (b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400), (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+            (b"GET /\r\n\r\n", 400),
+            (b"GET / HTTP/2.0\r\n\r\n", 400),
+            (b"G(T / HTTP/1.1\r\n\r\n", 400),
+            (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+            (b"GET / HTTP/1.1\r\nname : v\r\n\r\n", 400),
+            (b"GET / HTTP/1.1\r\na: b\r\n folded\r\n\r\n", 400),
+            (b"GET / HTTP/1.1\r\na: b\nc: d\r\n\r\n", 400),
+            (b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
+            (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
             (b"POST / HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
             (b"POST / HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n", 501),
-            (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400), (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 400),
+            (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+            (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 400),
             (b"GET / HTTP/1.1\r\na: " + b"x" * 300_000, 431),
         ):
             received = self.function.raw(request)
@@ -87,7 +97,12 @@ class Server(unittest.TestCase):
             self.assertEqual(1, received.count(b"connection: close\r\n\r\n"), request[:80])
 
     def test_outlives_peers_that_leave_in_the_middle(self):
-        for start in (b"", b"GET / HT", b"POST / HTTP/1.1\r\ncontent-length: 10\r\n\r\nabc", b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab"):
+        for start in (
+            b"",
+            b"GET / HT",
+            b"POST / HTTP/1.1\r\ncontent-length: 10\r\n\r\nabc",
+            b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
+        ):
             socket.create_connection(("127.0.0.1", self.function.port)).close()
             sock = socket.create_connection(("127.0.0.1", self.function.port))
             sock.sendall(start)

@@ -69,7 +69,9 @@ class Hooks(unittest.TestCase):
         self.function = self.enterContext(Bootstrap(HOOKS))
 
     def test_run_in_their_order_sync_and_async(self):
-        self.assertEqual((200, {}), (self.function.hook("before-snapshot").status, self.function.hook("after-restore").json))
+        self.assertEqual(
+            (200, {}), (self.function.hook("before-snapshot").status, self.function.hook("after-restore").json)
+        )
         self.assertEqual(["before 2", "before 1", "after 1", "after 2"], self.function.event("").json)
 
     def test_that_fail_give_the_reason_and_stop_the_rest(self):

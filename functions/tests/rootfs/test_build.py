@@ -40,8 +40,18 @@ class RootFilesystems(unittest.TestCase):
     def inside(self, name, *command):
         """What `command` prints, run in the tree with nothing of the host's environment."""
         result = subprocess.run(
-            ["chroot", "--userspec=1000:1000", self.work / name, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", *command],
-            capture_output=True, text=True,
+            [
+                "chroot",
+                "--userspec=1000:1000",
+                self.work / name,
+                "/usr/bin/env",
+                "-i",
+                "PATH=/usr/bin:/bin",
+                "LANG=C.UTF-8",
+                *command,
+            ],
+            capture_output=True,
+            text=True,
         )
         self.assertEqual(0, result.returncode, result.stderr)
         return result.stdout
@@ -63,9 +73,25 @@ class RootFilesystems(unittest.TestCase):
             for folder in ("app", "tmp", "proc", "dev", "run", "sys"):
                 self.assertTrue(members[f"./{folder}"].isdir(), folder)
                 self.assertFalse([path for path in members if path.startswith(f"./{folder}/")], folder)
-            for path in ("etc/passwd", "etc/hosts", "etc/resolv.conf", "etc/nsswitch.conf", "etc/ssl/certs/ca-certificates.crt", "usr/bin/sh", "opt/rekindle/packages"):
+            for path in (
+                "etc/passwd",
+                "etc/hosts",
+                "etc/resolv.conf",
+                "etc/nsswitch.conf",
+                "etc/ssl/certs/ca-certificates.crt",
+                "usr/bin/sh",
+                "opt/rekindle/packages",
+            ):
                 self.assertIn(f"./{path}", members)
-            for path in ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/lib", "usr/bin/apt", "usr/bin/dpkg", "usr/bin/perl"):
+            for path in (
+                "usr/share/doc",
+                "usr/share/man",
+                "usr/share/locale",
+                "var/lib",
+                "usr/bin/apt",
+                "usr/bin/dpkg",
+                "usr/bin/perl",
+            ):
                 self.assertNotIn(f"./{path}", members)
             for member in members.values():
                 self.assertEqual((0, 0, 1700000000), (member.uid, member.gid, member.mtime), member.name)
@@ -77,7 +103,9 @@ class RootFilesystems(unittest.TestCase):
             self.assertIn("fn:x:1000:1000:", (self.work / name / "etc/passwd").read_text())
 
     def test_base_has_a_shell_and_the_usual_commands(self):
-        self.assertEqual("3\n", self.inside("base", "sh", "-c", "printf 'a\\nb\\nc\\n' | sort | tail -n 3 | awk 'END { print NR }'"))
+        self.assertEqual(
+            "3\n", self.inside("base", "sh", "-c", "printf 'a\\nb\\nc\\n' | sort | tail -n 3 | awk 'END { print NR }'")
+        )
         self.assertEqual("fn\n", self.inside("base", "id", "-un"))
         self.assertIn("UTC", self.inside("base", "date"))
 
@@ -97,13 +125,17 @@ class RootFilesystems(unittest.TestCase):
             self.assertEqual(f"({major}, {minor}) b'\\x01\\x00\\x00\\x00'\n", printed)
             sources = [path for path in (self.work / name / f"usr/lib/python{version}").rglob("*.py")]
             compiled = f"cpython-{major}{minor}.pyc"
-            missing = [path for path in sources if not Path(path.parent, "__pycache__", f"{path.stem}.{compiled}").exists()]
+            missing = [
+                path for path in sources if not Path(path.parent, "__pycache__", f"{path.stem}.{compiled}").exists()
+            ]
             self.assertEqual([], missing)
 
     def test_node_runs_and_can_reseed_openssl(self):
         script = "require('/opt/rekindle/node/reseed.node').add(Buffer.from('x')); console.log(process.versions.node.split('.')[0], typeof require('rekindle').afterRestore)"
         for name, version in NODES.items():
-            self.assertEqual(f"{version} function\n", self.inside(name, "sh", "-c", f"cd /app && /usr/bin/node -e \"{script}\""))
+            self.assertEqual(
+                f"{version} function\n", self.inside(name, "sh", "-c", f'cd /app && /usr/bin/node -e "{script}"')
+            )
             self.assertEqual(name != "node", (self.work / name / "opt/rekindle/licenses/node/LICENSE").exists())
 
     def test_the_bootstraps_pass_their_tests_on_every_interpreter(self):
@@ -120,11 +152,33 @@ class RootFilesystems(unittest.TestCase):
             'ip link set lo up && mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && '
             'exec chroot --userspec=1000:1000 "$0" "$@"'
         )
-        environment = ["/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"]
+        environment = [
+            "/usr/bin/env",
+            "-i",
+            "PATH=/usr/bin:/bin",
+            "HOME=/tmp",
+            "LANG=C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE=1",
+        ]
         result = subprocess.run(
-            ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, tree,
-             *environment, "sh", "-c", f"cd /app/tests/{language} && exec {program}"],
-            capture_output=True, text=True,
+            [
+                "unshare",
+                "--net",
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-c",
+                script,
+                tree,
+                *environment,
+                "sh",
+                "-c",
+                f"cd /app/tests/{language} && exec {program}",
+            ],
+            capture_output=True,
+            text=True,
         )
         self.assertEqual(0, result.returncode, f"{name}: {result.stdout[-4000:]}{result.stderr[-4000:]}")
         self.assertRegex(result.stdout + result.stderr, r"(Ran|tests) [1-9]")
@@ -140,7 +194,8 @@ class RootFilesystems(unittest.TestCase):
                 program = ["/usr/bin/python3", "-I", "-c", script] if name in PYTHONS else ["/usr/bin/npm"]
                 result = subprocess.run(
                     ["chroot", both, "/usr/bin/env", "-i", "PATH=/usr/bin:/bin", "HOME=/tmp", *program, "--version"],
-                    capture_output=True, text=True,
+                    capture_output=True,
+                    text=True,
                 )
                 self.assertEqual(0, result.returncode, f"{name}: {result.stderr}")
 

@@ -41,13 +41,36 @@ class Running:
     def __init__(self, name, parent=SAMPLES):
         self.folder = tempfile.TemporaryDirectory()
         folder = Path(self.folder.name) / name
-        shutil.copytree(parent / name, folder, ignore=shutil.ignore_patterns("target", "node_modules", "__pycache__", "server"))
+        shutil.copytree(
+            parent / name, folder, ignore=shutil.ignore_patterns("target", "node_modules", "__pycache__", "server")
+        )
         config = tomllib.loads((folder / "fn.toml").read_text())
         if "build" in config:
-            subprocess.run(config["build"]["command"], shell=True, cwd=folder, check=True, env={**os.environ, "CARGO_TARGET_DIR": ""})
+            subprocess.run(
+                config["build"]["command"],
+                shell=True,
+                cwd=folder,
+                check=True,
+                env={**os.environ, "CARGO_TARGET_DIR": ""},
+            )
         if (folder / "requirements.txt").exists():
             target = folder / ".rekindle/python"
-            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--root-user-action=ignore", "--target", target, "-r", folder / "requirements.txt"], check=True)
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--no-compile",
+                    "--root-user-action=ignore",
+                    "--target",
+                    target,
+                    "-r",
+                    folder / "requirements.txt",
+                ],
+                check=True,
+            )
         if (folder / "package.json").exists():
             subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
             (folder / "node_modules").mkdir(exist_ok=True)
@@ -60,8 +83,15 @@ class Running:
         if config["runtime"] == "http":
             environment |= {"PYTHONPATH": str(folder / ".rekindle/python")}
         self.process = subprocess.Popen(
-            command, cwd=folder,
-            env={"PATH": os.environ["PATH"], "PORT": str(self.port), "FN_NAME": config["name"], "FN_HANDLER": config.get("entry", ""), **environment},
+            command,
+            cwd=folder,
+            env={
+                "PATH": os.environ["PATH"],
+                "PORT": str(self.port),
+                "FN_NAME": config["name"],
+                "FN_HANDLER": config.get("entry", ""),
+                **environment,
+            },
         )
 
     def __enter__(self):
@@ -101,7 +131,9 @@ class Samples(unittest.TestCase):
         return self.enterContext(Running(name))
 
     def test_each_has_a_config_with_its_own_name(self):
-        names = [tomllib.loads((folder / "fn.toml").read_text())["name"] for folder in SAMPLES.iterdir() if folder.is_dir()]
+        names = [
+            tomllib.loads((folder / "fn.toml").read_text())["name"] for folder in SAMPLES.iterdir() if folder.is_dir()
+        ]
         self.assertGreaterEqual(len(names), 9)
         self.assertEqual(len(names), len(set(names)))
 
