@@ -48,7 +48,9 @@ LOAD_ARGS ?=
 SCENARIOS ?=
 DURATION ?= 30s
 
-.PHONY: package dist dist-setup image image-test terraform-check terraform-validate bench-all bench-compare load traces trace fuzz help up down test check bench build clean packages test-packages setup test-rust test-criu test-functions test-packaging test-monitoring fmt clippy doc docs docs-check layers deny advisories shell
+.PHONY: help up down build clean packages test-packages setup dist dist-setup package image image-test traces trace load
+.PHONY: test test-rust test-criu test-functions test-packaging test-monitoring terraform-check terraform-validate fuzz
+.PHONY: check fmt layers clippy doc docs docs-check shell deny advisories bench bench-all bench-compare
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -71,9 +73,9 @@ down: ## stop the platform
 		echo "a platform may run (see $${FN_RUN:-/run/rekindle}/platform.json), but fn is not built: 'make build', then 'make down'" >&2; exit 1; \
 	else echo "no platform runs"; fi
 
-test: setup test-rust test-functions test-packaging test-monitoring ## run every test (as root: sandboxes and CRIU are real)
+test: setup test-rust test-functions test-packaging test-monitoring ## run every test (as root)
 
-check: fmt layers clippy doc docs-check shell terraform-check ## formatting, lints, documentation, scripts; cargo-deny where it is installed
+check: fmt layers clippy doc docs-check shell terraform-check ## formatting, lints, documentation, scripts, licences
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
 	else echo "skipped: cargo-deny and its advisories: it is not installed; 'make deny' installs it (some minutes, once)"; fi
 
@@ -81,13 +83,16 @@ bench: dist-setup ## measure booted, restored and warm, next to plain starts, co
 	@scripts/install-peers.sh
 	$(BENCH) $(BENCH_ARGS)
 
-# Every language and size, cold restores, then each part by itself: some hours on a quiet machine; less with fewer of them named.
+# Every language and size, cold restores, then each part by itself: some hours on a quiet machine; less with fewer of
+# them named.
 LANGUAGES ?= python,node,static
 SIZES ?= 64,128,256,512
 COLD ?= 30
-PARTS ?= phases checkpoint sharing throughput sandboxes clones many slow-clients first versions pager codec idle migration policy placement simulate
+PARTS ?= phases checkpoint sharing throughput sandboxes clones many slow-clients first versions pager codec idle \
+	migration policy placement simulate
 bench-all: ## the whole comparison, its plots drawn into docs/plots too, and each part's own benchmark
-	$(MAKE) --no-print-directory bench BENCH_ARGS='--languages $(LANGUAGES) --sizes $(SIZES) --cold $(COLD) --plots docs/plots $(BENCH_ARGS)'
+	$(MAKE) --no-print-directory bench \
+		BENCH_ARGS='--languages $(LANGUAGES) --sizes $(SIZES) --cold $(COLD) --plots docs/plots $(BENCH_ARGS)'
 	@for part in $(PARTS); do echo "=== $$part"; $(BENCH) $$part || exit 1; done
 
 A ?=
@@ -103,7 +108,7 @@ ID ?=
 trace: ## print a trace from that Jaeger (ID=... for another than the newest)
 	@if [ -x $(BENCH) ]; then $(BENCH) trace $(ID); else echo "rekindle-bench is not built: 'make dist' first" >&2; exit 1; fi
 
-load: dist-setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m; LOAD_ARGS='--port 8080' for the running one)
+load: dist-setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m)
 	@k6=$$(scripts/install-k6.sh) && { scripts/install-jaeger.sh > /dev/null || echo "load: goes on without a trace store" >&2; } && \
 	$(BENCH) load --k6 "$$k6" --duration $(DURATION) \
 		$(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(LOAD_ARGS)

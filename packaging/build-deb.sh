@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Packs what was built into Debian packages: rekindle (fn, its init, units, settings, completions, manual page) and, where the runtimes'
-# root filesystems are there, rekindle-runtimes. Needs no root, and gives the same bytes for the same commit and the same build.
-# usage: build-deb.sh BIN_DIR OUT_DIR [RUNTIMES_DIR]        (BIN_DIR has fn, rekindle-init and rekindle-events; DEB_COMPRESSION is xz)
+# Packs what was built into Debian packages: rekindle (fn, its init, units, settings, completions, manual page) and,
+# where the runtimes' root filesystems are there, rekindle-runtimes. Needs no root, and gives the same bytes for the
+# same commit and the same build.
+# usage: build-deb.sh BIN_DIR OUT_DIR [RUNTIMES_DIR]        (BIN_DIR has fn, rekindle-init and rekindle-events;
+#        DEB_COMPRESSION is xz)
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -66,7 +68,8 @@ pack() {
 manual() {
     printf '.TH FN 1 "%s" "Rekindle %s"\n.SH NAME\nfn \\- %s\n.SH SYNOPSIS\n.B fn\n.I COMMAND\n[\\fIOPTIONS\\fR]\n' \
         "$(date -u -d "@$epoch" +%F)" "$version" "functions that restore instead of booting"
-    # The help, word for word: what begins a line of roff with a dot or a quote is escaped, as are backslashes and hyphens.
+    # The help, word for word: what begins a line of roff with a dot or a quote is escaped, as are backslashes and
+    # hyphens.
     verbatim() { printf '.nf\n'; "$bin/fn" "$@" | sed -e 's/\\/\\e/g; s/-/\\-/g' -e "s/^\([.']\)/\\\\\&\1/"; printf '.fi\n'; }
     echo .SH DESCRIPTION
     verbatim --help

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Builds what checks the Terraform configuration, from the Go module proxy and PyPI, into $FN_CACHE/terraform. Idempotent.
+# Builds what checks the Terraform configuration, from the Go module proxy and PyPI, into $FN_CACHE/terraform.
+# Idempotent.
 # usage: install-terraform-tools.sh parser      python-hcl2: what `make terraform-check` needs (seconds)
 #        install-terraform-tools.sh linters     tflint, checkov and hclfmt (some minutes)
 #        install-terraform-tools.sh provider    OpenTofu, the AWS provider and moto, for `make terraform-validate` (ten to thirty minutes)
-# The AWS provider is the real one (6.13), cut down to the services that this configuration uses (trim-aws-provider.py): whole, it
-# takes three times as long. A tofu or terraform on PATH is taken as it is. GO_JOBS (2) is how many compilers run at once.
+# The AWS provider is the real one (6.13), cut down to the services that this configuration uses (trim-aws-provider.py):
+# whole, it takes three times as long. A tofu or terraform on PATH is taken as it is. GO_JOBS (2) is how many compilers
+# run at once.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,8 +18,8 @@ tofu_version=v1.12.6
 tflint_version=v0.64.0
 hcl2_version=8.1.4
 hclfmt_version=v2.25.0
-# HashiCorp tags its provider in a way that Go modules cannot name; this is its release 6.13.0 as a fork re-publishes it. The checksum
-# database of Go does not know every fork: its sum is held here.
+# HashiCorp tags its provider in a way that Go modules cannot name; this is its release 6.13.0 as a fork re-publishes
+# it. The checksum database of Go does not know every fork: its sum is held here.
 provider_module=github.com/upbound/terraform-provider-aws
 provider_commit=v0.0.0-20251204202605-7049bcc1808e
 provider_sum=h1:8vCgYjBCQ7Mn391mft3hRk8eAomY48L7PS6Trdg9QwI=

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks terraform/. What a tool is missing for is said and passed over, but for the assertions; with REKINDLE_REQUIRE_ALL=1 it fails.
+# Checks terraform/. What a tool is missing for is said and passed over, but for the assertions; with
+# REKINDLE_REQUIRE_ALL=1 it fails.
 # usage: terraform-check.sh              formatting, linters, assertions on the parsed files (seconds)
 #        terraform-check.sh validate     init, validate and plan both examples with the real AWS provider against moto
 set -euo pipefail

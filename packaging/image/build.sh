@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Makes a raw disk image with Rekindle installed, to be registered as a machine image of a cloud (UEFI): Debian 13 (SUITE=bookworm for 12), its cloud kernel,
-# cloud-init, what workers need, and the package of `make package`. No role is enabled and no secret is in it: cloud-init's user data
-# does that (terraform/boot/boot.sh). Needs root and mmdebstrap, but no loop device, no chroot of one's own and no virtual machine.
-# usage: build.sh REKINDLE.deb OUT.raw [SIZE_MIB]        (SIZE_MIB of the disk: 4096; the root file system grows at the first start)
+# Makes a raw disk image with Rekindle installed, to be registered as a machine image of a cloud (UEFI): Debian 13
+# (SUITE=bookworm for 12), its cloud kernel, cloud-init, what workers need, and the package of `make package`. No role
+# is enabled and no secret is in it: cloud-init's user data does that (terraform/boot/boot.sh). Needs root and
+# mmdebstrap, but no loop device, no chroot of one's own and no virtual machine.
+# usage: build.sh REKINDLE.deb OUT.raw [SIZE_MIB]        (SIZE_MIB of the disk: 4096; the root file system grows at the
+#        first start)
 #        build.sh --rootfs REKINDLE.deb OUT.tar           the tree alone
-# On AWS: aws ec2 import-snapshot --disk-container Format=raw,UserBucket={S3Bucket=...,S3Key=...}, then aws ec2 register-image
+# On AWS: aws ec2 import-snapshot --disk-container Format=raw,UserBucket={S3Bucket=...,S3Key=...}, then
+#         aws ec2 register-image
 #         --architecture x86_64 --boot-mode uefi --ena-support --imds-support v2.0 --root-device-name /dev/xvda --block-device-mappings ...
 set -euo pipefail
 

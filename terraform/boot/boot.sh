@@ -1,6 +1,7 @@
-# What a machine does at its first start: installs the release, fetches the role's secrets, starts the role. Before this stand a `#!/bin/bash`
-# and a line NAME='value' for each setting (../main.tf); nothing secret is among them. Its group waits for its end (the hook "boot"): a machine
-# whose role answers is taken into service, one where anything failed is replaced; /var/log/cloud-init-output.log says why.
+# What a machine does at its first start: installs the release, fetches the role's secrets, starts the role. Before this
+# stand a `#!/bin/bash` and a line NAME='value' for each setting (../main.tf); nothing secret is among them. Its group
+# waits for its end (the hook "boot"): a machine whose role answers is taken into service, one where anything failed is
+# replaced; /var/log/cloud-init-output.log says why.
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # the settings stand before this
 

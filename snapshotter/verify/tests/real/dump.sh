@@ -1,6 +1,8 @@
 #!/bin/sh
-# In new namespaces: starts the function, has CRIU dump it as the platform does, and prints the number of the pipe it writes to.
-# usage: dump.sh CRIU FUNCTION.py DIRECTORY [KNOWN.py]       DIRECTORY/images is made; with KNOWN.py of one that moves, and DIRECTORY/template
+# In new namespaces: starts the function, has CRIU dump it as the platform does, and prints the number of the pipe it
+# writes to.
+# usage: dump.sh CRIU FUNCTION.py DIRECTORY [KNOWN.py]       DIRECTORY/images is made; with KNOWN.py of one that moves,
+#        and DIRECTORY/template
 set -eu
 criu=$1 function=$2 directory=$3 known=${4-}
 mount --make-rprivate /
