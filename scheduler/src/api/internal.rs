@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::{AskHost, AwaitRecalls, AwaitRoutes, Beat, Place, ReportLeases};
 use rekindle_wire::internal::{DamagedSnapshot, HeartbeatResponse, LeaseResponse, Placement, Presence, RoutesResponse};
@@ -122,9 +121,6 @@ pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<
     }
     if is_news {
         tracing::info!(worker = %beat.worker, address = beat.address, "a worker is heard of");
-        if let Err(error) = scheduler.store.note_worker(&beat, unix_s()).await {
-            tracing::warn!(worker = %beat.worker, error = &error as &dyn std::error::Error, "a worker could not be noted");
-        }
     }
     secrets::follow(&scheduler, &beat);
     pump(&scheduler);

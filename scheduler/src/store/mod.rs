@@ -33,7 +33,6 @@ mod tests;
 mod usage;
 mod usage_days;
 mod versions;
-mod workers;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -6,6 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
     UnixCredentials, recvmsg, send, sendmsg, setsockopt, shutdown, socketpair, sockopt,
@@ -13,6 +14,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use rekindle_pager::StoppedProcess;
 use rekindle_restore_program::message::{HollowOrder, HollowReport};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// How long it may take for each step. All of them together take about a millisecond.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -66,6 +68,8 @@ pub struct RunningHollow {
     processes: usize,
     /// Processes that have everything.
     ready: usize,
+    /// Readable once a process has ended. Only of several processes, since those that go on keep the socket open.
+    ends: Vec<OwnedFd>,
     /// Process ids on the host, by those in the sandbox.
     pub hosts: HashMap<u32, i32>,
 }
@@ -136,8 +140,12 @@ impl OrderedHollow {
             socket,
             processes: pids.len(),
             ready: 0,
+            ends: Vec::new(),
             hosts: HashMap::from([(first, host)]),
         };
+        if pids.len() > 1 {
+            filling.ends.push(end_of(host)?);
+        }
         let given = |pid: u32, userfault| StoppedProcess {
             pid: pid.cast_signed(),
             userfault,
@@ -145,11 +153,12 @@ impl OrderedHollow {
         let mut memory = vec![given(first, userfault)];
         let mut mapped = 0;
         while mapped < pids.len() {
-            let (report, userfault, host) = receive_report(&filling.socket)?;
+            let (report, userfault, host) = filling.next_report()?;
             match (report, userfault) {
                 (HollowReport::Hollow(pid), Some(userfault)) if pids.contains(&pid) => {
                     memory.push(given(pid, userfault));
                     filling.hosts.insert(pid, host);
+                    filling.ends.push(end_of(host)?);
                 }
                 (HollowReport::Mapped, None) => mapped += 1,
                 // One of several is further than another.
@@ -188,13 +197,40 @@ fn go_on(socket: &OwnedFd) -> Result<(), HollowError> {
     sent.map(drop).map_err(|e| HollowError::Socket(e.into()))
 }
 
+/// A descriptor that is readable once the process with this id on the host has ended.
+fn end_of(host: i32) -> Result<OwnedFd, HollowError> {
+    let pid = Pid::from_raw(host).ok_or(HollowError::Strange)?;
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => Err(HollowError::Ended),
+        opened => opened.map_err(|e| HollowError::Socket(e.into())),
+    }
+}
+
 impl RunningHollow {
+    /// Receives the next message. Returns an error as soon as one of several processes has ended without one.
+    fn next_report(&self) -> Result<(HollowReport, Option<OwnedFd>, i32), HollowError> {
+        if self.ends.is_empty() {
+            return receive_report(&self.socket);
+        }
+        let all = std::iter::once(&self.socket).chain(&self.ends);
+        let mut polled: Vec<_> = all.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
+        let limit = PollTimeout::try_from(LIMIT).unwrap_or(PollTimeout::MAX);
+        if poll(&mut polled, limit).map_err(|e| HollowError::Socket(e.into()))? == 0 {
+            return Err(HollowError::Socket(io::ErrorKind::TimedOut.into()));
+        }
+        // What a process has said before its end comes first.
+        match polled[0].any() {
+            Some(true) => receive_report(&self.socket),
+            _ => Err(HollowError::Ended),
+        }
+    }
+
     /// Waits until the processes have everything.
     ///
     /// # Errors
     /// Returns an error when an operation fails. Nothing of the processes has run then.
     pub fn ready(&self) -> Result<(), HollowError> {
-        (self.ready..self.processes).try_for_each(|_| match receive_report(&self.socket)? {
+        (self.ready..self.processes).try_for_each(|_| match self.next_report()? {
             (HollowReport::Ready, None, _) => Ok(()),
             (report, _, host) => Err(failure(report, host, &self.hosts)),
         })
@@ -326,6 +362,25 @@ mod tests {
         let (hollow, theirs, _) = met();
         drop(theirs);
         assert!(run(hollow, &[501]).is_err());
+    }
+
+    #[test]
+    fn a_process_of_several_that_ends_without_a_word_is_not_waited_for() {
+        let (ours, theirs) = pair().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let running = RunningHollow {
+            socket: ours,
+            processes: 2,
+            ready: 0,
+            ends: vec![end_of(child.id().cast_signed()).unwrap()],
+            hosts: HashMap::new(),
+        };
+        // Others have the socket open.
+        assert!(matches!(running.ready(), Err(HollowError::Ended)));
+        send_report(&theirs, HollowReport::Failed(3, libc::EPERM), None);
+        let error = running.ready().unwrap_err();
+        assert!(matches!(error, HollowError::Operation { number: 3, .. }), "{error}");
+        child.wait().unwrap();
     }
 
     #[test]
