@@ -56,8 +56,10 @@ pub static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
 pub fn block_on<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let (sender, receiver) = mpsc::sync_channel(1);
     RUNTIME.spawn(async move {
+        let outcome = tokio::spawn(future).await;
         // Whoever waits is still there: it blocks.
-        let _received = sender.send(future.await);
+        let _received = sender.send(outcome);
     });
-    receiver.recv().unwrap()
+    // With the message of its panic: that of another thread is not shown with the test's output.
+    receiver.recv().unwrap().unwrap_or_else(|error| panic!("{error}"))
 }
