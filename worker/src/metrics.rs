@@ -111,8 +111,8 @@ const MIGRATIONS: Desc = Desc::new(
     "rekindle.migrations",
     "{migration}",
     &["kind", "outcome", "way"],
-    "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`. `way` is the former name of \
-     `kind`, and goes with the next release.",
+    "Instances that were to leave this worker, by `move` or `clone`: they `left`, or `stayed`. \
+     `way` is the former name of `kind`, and goes with the next release.",
 );
 const TARGET_RESTORES: Desc = Desc::new(
     "rekindle.migrations.restored",

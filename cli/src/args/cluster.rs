@@ -97,7 +97,8 @@ pub(crate) struct OfferArgs {
     #[arg(long = "label", value_name = "NAME=VALUE", env = "FN_LABEL", value_delimiter = ',', value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
     /// Maximum number of instances, whatever their memory.
-    #[arg(long, value_name = "N", env = "FN_MAX_INSTANCES", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", env = "FN_MAX_INSTANCES", default_value_t = 2000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_instances: u32,
     /// How long it may finish what it serves after it is told to stop.
     #[arg(long, value_name = "DURATION", env = "FN_LEAVE_LIMIT", default_value = "30s")]

@@ -36,7 +36,8 @@ pub(crate) struct EgressArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) egress_connections: u32,
     /// Maximum connections that an instance may make within a second.
-    #[arg(long, value_name = "N", env = "FN_EGRESS_NEW_CONNECTIONS", default_value_t = EgressLimits::default().new_connections)]
+    #[arg(long, value_name = "N", env = "FN_EGRESS_NEW_CONNECTIONS")]
+    #[arg(default_value_t = EgressLimits::default().new_connections)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) egress_new_connections: u32,
     /// Millions of bits a second of an instance in each direction; 0 for no limit.

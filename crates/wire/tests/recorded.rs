@@ -173,8 +173,9 @@ macro_rules! carry_out_all {
 async fn builds_of_earlier_versions_and_this_one_understand_each_other() {
     let all = recorded();
     let found = carry_out_all!(&all;
-        Place ReportLeases AwaitRecalls AwaitRoutes AwaitKeys ReportTraffic ReportUsage AskHost Beat AcceptCall ClaimCalls RenewCalls EndCall EndCallback
-        ReadResult Start Stop ReadObjects SetSecrets Park Prepare ReadLogs RemoveFunction ExpectTarget PrepareSource CancelSource
+        Place ReportLeases AwaitRecalls AwaitRoutes AwaitKeys ReportTraffic ReportUsage AskHost Beat
+        AcceptCall ClaimCalls RenewCalls EndCall EndCallback ReadResult
+        Start Stop ReadObjects SetSecrets Park Prepare ReadLogs RemoveFunction ExpectTarget PrepareSource CancelSource
         PerformMigration PrepareTarget SendImages ResumeTarget ReadTarget CancelTarget ReadPages ReadPage EndSource
     );
     assert_eq!(found, all.len(), "some are of no operation");
