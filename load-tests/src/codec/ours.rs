@@ -146,7 +146,7 @@ async fn read(reader: &RegionReader, snapshot: &Snapshot, memory: &Arc<Memory>) 
         let regions: Arc<[Region]> = regions.into();
         let (memory, places) = (Arc::clone(memory), Arc::clone(&regions));
         let put = move |at: usize, plain: &[u8]| memory.put(places[at].first.address() - ADDRESS, plain);
-        reader.read_chunk(chunk, None, regions, put).await
+        reader.read_chunk(chunk, regions, put).await
     });
     let mut reads = reads.buffer_unordered(cores);
     while let Some(done) = reads.next().await {

@@ -70,8 +70,8 @@ impl BaseMemory {
     pub(super) async fn bring(&self) -> Result<(), ReadError> {
         let chunks: BTreeSet<(Digest, u32)> = self.payloads().map(|p| (p.chunk.id, p.chunk.len)).collect();
         let reader = &self.reader;
-        let brought = stream::iter(chunks)
-            .map(|(id, len)| Box::pin(async move { reader.bring(ChunkRef { id, len }).await.map(drop) }));
+        let brought =
+            stream::iter(chunks).map(|(id, len)| Box::pin(async move { reader.bring(ChunkRef { id, len }).await }));
         brought.buffer_unordered(CALLS_AT_ONCE).try_collect::<()>().await?;
         self.reader.settled().await;
         Ok(())

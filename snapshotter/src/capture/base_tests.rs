@@ -120,7 +120,7 @@ async fn memory_that_changed_little_is_stored_as_the_difference_and_comes_back()
     for _ in 0..2 {
         let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
         let take = move |at: usize, plain: &[u8]| send.send((at, plain.to_vec())).unwrap();
-        third.read_chunk(chunk, None, Arc::clone(&wanted), take).await.unwrap();
+        third.read_chunk(chunk, Arc::clone(&wanted), take).await.unwrap();
         third.settled().await;
         let mut seen = 0;
         while let Some((at, plain)) = receive.recv().await {
@@ -200,7 +200,9 @@ async fn a_rotten_base_is_noticed_and_fetched_again_where_only_the_cache_is_rott
     let base = region.base.unwrap().payload;
 
     let host = reader(&server, "host");
-    host.read(region).await.unwrap();
+    for payload in [region.payload.unwrap(), base] {
+        host.bring(payload.chunk).await.unwrap();
+    }
     host.settled().await;
     rot(
         &server.dir.path().join("host").join(base.chunk.id.to_string()),

@@ -5,31 +5,38 @@
 //! read(region) ─► zero? ─► cached on disk? ─► digest right? ─► bytes
 //!                              │ no               │ no: drop the cached chunk
 //!                              └─────────┬────────┘
+//!                              first of its chunk? ─► fetch its payload ─► digest right? ─► bytes
+//!                                        │ no               │ no
+//!                                        ├──────────────────┘
 //!                              fetch the chunk, once for all waiters ─► digest right?
 //!                                ├─► cache it in the background
 //!                                └─► cut out and decode ─► digest right? ─► bytes
 //! ```
+//!
+//! A payload comes much sooner than its chunk. Whoever reads another region of the chunk is likely to need more of it.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use futures::future::{BoxFuture, join, try_join};
 use parking_lot::Mutex;
 use rekindle_store::Store;
 use tokio::sync::Notify;
+use tracing::Instrument as _;
 
 use super::cache::{CacheUse, ChunkCache};
 use super::part::{ChunkPart, cut_out, decode, decode_into, not_held, zeros};
 use super::read_error::ReadError;
-use super::sealed::{open_chunk, read_sealed};
+use super::sealed::{get_part, open_chunk, read_sealed};
 use crate::buffers::Buffers;
 use crate::codec::{self, DecodeError, PAGE_BYTES};
 use crate::digest::Digest;
 use crate::keys;
-use crate::pagemap::{ChunkRef, PageIndex, Region};
+use crate::pagemap::{ChunkRef, PageIndex, Payload, Region};
 use crate::seal::{KeyId, Keyring, SealingKey};
 use crate::single_flight::SingleFlight;
 
@@ -37,6 +44,10 @@ use crate::single_flight::SingleFlight;
 const SCRATCH: usize = 4;
 /// Chunks on their way to the cache from which on each fetch waits for its own cache write. Bounds the memory they use.
 const KEPT_BEHIND: usize = 4;
+/// Size of a chunk, in bytes, from which on a region is worth a request of its own.
+const ALONE_FROM: u32 = 1 << 20;
+/// Number of chunks of which a region was read alone that are remembered: 2 MiB.
+const ALONE_MAX: usize = 1 << 16;
 
 /// Reads regions. Clones share everything.
 #[derive(Clone)]
@@ -55,6 +66,8 @@ pub struct ReadCounts {
     pub fetched_regions: u64,
     /// Decoded bytes of those regions.
     pub fetched_bytes: u64,
+    /// Regions of them that came before their chunk.
+    pub fetched_alone: u64,
     /// Chunks fetched whole.
     pub fetched_chunks: u64,
 }
@@ -63,6 +76,7 @@ pub struct ReadCounts {
 struct Counts {
     cached: Tier,
     fetched: Tier,
+    alone: AtomicU64,
     chunks: AtomicU64,
 }
 
@@ -92,6 +106,8 @@ struct Inner {
     being_kept: Mutex<HashMap<Digest, Bytes>>,
     /// Notified when one of these writes ends, successfully or not.
     kept: Notify,
+    /// Chunks of which a region was read alone.
+    alone: Mutex<HashSet<Digest>>,
     fetches: Arc<SingleFlight<Digest, Result<Bytes, ReadError>>>,
 }
 
@@ -122,6 +138,7 @@ impl RegionReader {
                 scratch: Buffers::keeping(SCRATCH),
                 being_kept: Mutex::default(),
                 kept: Notify::new(),
+                alone: Mutex::default(),
                 fetches: Arc::default(),
             }),
         }
@@ -142,6 +159,7 @@ impl RegionReader {
         let Counts {
             cached,
             fetched,
+            alone,
             chunks,
         } = &self.inner.counts;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -150,6 +168,7 @@ impl RegionReader {
             cached_bytes: read(&cached.bytes),
             fetched_regions: read(&fetched.regions),
             fetched_bytes: read(&fetched.bytes),
+            fetched_alone: read(alone),
             fetched_chunks: read(chunks),
         }
     }
@@ -169,21 +188,49 @@ impl RegionReader {
         if let Some(bytes) = blocking(chunk, move || this.read_local(&wanted)).await? {
             return Ok(bytes);
         }
-        // Fetch both chunks concurrently: one round trip.
-        let (bytes, base) = futures::future::try_join(self.fetch(chunk), self.read_base(region)).await?;
-        let (wanted, payload) = (*region, *payload);
-        let plain = blocking(chunk, move || cut_out(&wanted, &payload, &bytes, base.as_deref())).await??;
+        let alone = match self.inner.is_first_of(chunk) {
+            true => {
+                // A task of its own, as the caller may be a thread with a small stack.
+                let (this, region, payload) = (self.clone(), *region, *payload);
+                let read = async move { this.read_alone(&region, &payload).await };
+                tokio::spawn(read.in_current_span()).await.ok().flatten()
+            }
+            false => None,
+        };
+        let plain = match alone {
+            Some(plain) => plain,
+            None => {
+                // Fetch both chunks concurrently: one round trip.
+                let (bytes, base) = try_join(self.fetch(chunk), self.read_base(region)).await?;
+                let (wanted, payload) = (*region, *payload);
+                blocking(chunk, move || cut_out(&wanted, &payload, &bytes, base.as_deref())).await??
+            }
+        };
         self.inner.counts.fetched.add(plain.len() as u64);
         Ok(plain)
     }
 
+    /// The region, by a request for nothing but its payload. `None` if that fails: the whole chunk tells why.
+    async fn read_alone(&self, region: &Region, payload: &Payload) -> Option<Bytes> {
+        let Inner { store, keys, .. } = &*self.inner;
+        let range = u64::from(payload.offset)..u64::from(payload.offset) + u64::from(payload.len);
+        let (stored, base) = join(get_part(store, keys, payload.chunk, range), self.read_base(region)).await;
+        let (region, payload, stored, base) = (*region, *payload, stored?, base.ok()?);
+        let decode = move || decode(&region, &payload, &stored, base.as_deref());
+        let plain = blocking(payload.chunk, decode).await.ok()?.ok()?;
+        self.inner.counts.alone.fetch_add(1, Ordering::Relaxed);
+        Some(plain)
+    }
+
     /// The bytes of the region's base, if the region is stored as a difference.
-    async fn read_base(&self, region: &Region) -> Result<Option<Bytes>, ReadError> {
-        match &region.base {
-            // A base is never a difference itself, so the recursion ends.
-            Some(base) => Box::pin(self.read(&base.region())).await.map(Some),
-            None => Ok(None),
-        }
+    fn read_base<'a>(&'a self, region: &'a Region) -> BoxFuture<'a, Result<Option<Bytes>, ReadError>> {
+        Box::pin(async move {
+            match &region.base {
+                // A base is never a difference itself, so the recursion ends.
+                Some(base) => self.read(&base.region()).await.map(Some),
+                None => Ok(None),
+            }
+        })
     }
 
     /// The region's decoded bytes if they are available without the network. For threads that may block on the disk but
@@ -224,23 +271,21 @@ impl RegionReader {
         }
     }
 
-    /// Makes sure a chunk is on this host, ahead of [`Self::read_chunk`]. Returns its bytes unless it is in the cache.
-    pub async fn bring(&self, chunk: ChunkRef) -> Result<Option<Bytes>, ReadError> {
+    /// Makes sure a chunk is on this host.
+    pub async fn bring(&self, chunk: ChunkRef) -> Result<(), ReadError> {
         if self.inner.cache.contains(&chunk.id) {
-            return Ok(None);
+            return Ok(());
         }
-        self.fetch(chunk).await.map(Some)
+        self.fetch(chunk).await.map(drop)
     }
 
     /// Calls `take` with the decoded, checked bytes of each of these regions of one chunk, and with its index among
-    /// `regions`. For reading ahead. The chunk is fetched at most once, and not at all if its bytes are passed as
-    /// `brought`. The chunks of the regions' bases are fetched at most once each. Decoding runs on one of the runtime's
-    /// blocking threads, in a few reused buffers. `take` may see a region twice if a cached chunk turns out to be
-    /// corrupt midway.
+    /// `regions`. For reading ahead. The chunk and those of the regions' bases are fetched at most once each. Decoding
+    /// runs on one of the runtime's blocking threads, in a few reused buffers. `take` may see a region twice if a
+    /// cached chunk turns out to be corrupt midway.
     pub async fn read_chunk(
         &self,
         chunk: ChunkRef,
-        brought: Option<Bytes>,
         regions: Arc<[Region]>,
         mut take: impl FnMut(usize, &[u8]) + Send + 'static,
     ) -> Result<(), ReadError> {
@@ -252,7 +297,7 @@ impl RegionReader {
             }
         }
         let bases = Arc::new(bases);
-        if brought.is_none() && self.inner.cache.contains(&chunk.id) {
+        if self.inner.cache.contains(&chunk.id) {
             let (this, wanted, bases) = (self.clone(), Arc::clone(&regions), Arc::clone(&bases));
             let each = move || (this.each_local(chunk, &wanted, &bases, &mut take), take);
             let (done, back) = blocking(chunk, each).await?;
@@ -261,10 +306,7 @@ impl RegionReader {
             }
             take = back;
         }
-        let bytes = match brought {
-            Some(bytes) => bytes,
-            None => self.fetch(chunk).await?,
-        };
+        let bytes = self.fetch(chunk).await?;
         let this = self.clone();
         let each = move || {
             let counted = &this.inner.counts.fetched;
@@ -364,6 +406,15 @@ impl RegionReader {
 }
 
 impl Inner {
+    /// Whether this is the first region of a large chunk that is read from the store.
+    fn is_first_of(&self, chunk: ChunkRef) -> bool {
+        let mut alone = self.alone.lock();
+        if alone.len() >= ALONE_MAX {
+            alone.clear();
+        }
+        chunk.len >= ALONE_FROM && alone.insert(chunk.id)
+    }
+
     /// Writes a chunk to the cache. A failure, such as a full disk, is only logged.
     fn keep(&self, chunk: ChunkRef, bytes: &[u8]) {
         match self.cache.insert(chunk, bytes) {

@@ -5,10 +5,13 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::join3;
+use rekindle_store::Store;
 
 use super::read_error::ReadError;
 use crate::digest::Digest;
@@ -38,6 +41,27 @@ pub(super) fn open_chunk(keys: &Keyring, chunk: Digest, stored: Bytes) -> Result
             found_bytes: stored.len() as u64,
         }),
     }
+}
+
+/// The plain bytes `range` of a chunk in the store, in one round trip. `None` if they cannot be had. They are not
+/// checked: that is up to the digests of the regions.
+pub(super) async fn get_part(store: &Store, keys: &Keyring, chunk: ChunkRef, range: Range<u64>) -> Option<Bytes> {
+    let name = keys::chunk(&chunk.id);
+    let plain = store.get_range(&name, range.clone());
+    if keys.is_empty() {
+        return plain.await.ok();
+    }
+    // Only its header tells whether the chunk is sealed.
+    let head = store.get_range(&name, 0..HEADER as u64);
+    let sealed = store.get_range(&name, place_of(&range, u64::from(chunk.len)));
+    let (plain, head, sealed) = join3(plain, head, sealed).await;
+    let opened_by = |header: Header| Some((header, keys.get(header.key)?));
+    let Some((header, key)) = Header::parse(&head.ok()?).and_then(opened_by) else {
+        return plain.ok();
+    };
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
+    key.open_range(&name, header, &range, &sealed.ok()?, &mut bytes).ok()?;
+    Some(bytes.into())
 }
 
 /// Fills `into` from the file of a cached chunk, starting at `offset` of its plain bytes. Returns the key that opened

@@ -173,6 +173,58 @@ async fn memory_of(snapshot: &Snapshot, reader: &RegionReader) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_first_region_read_of_a_large_chunk_comes_before_the_chunk() {
+    let server = TestStore::start().await;
+    let memory = noise(2 << 20, 7);
+    for (seal, keys) in [
+        (None, Keyring::default()),
+        (None, keyring(1)),
+        (Some(sealing_key(1)), keyring(1)),
+    ] {
+        let published = published(&server, &RegionIndex::new(), &memory, seal, None).await;
+        let snapshot = Snapshot::open(&opening(&server.store, &keys), &published.id)
+            .await
+            .unwrap();
+        let regions = snapshot.process(PID).unwrap().page_map.regions();
+        let dir = server.scratch("cache");
+        let another = || {
+            let cache = ChunkCache::open(&dir, 1 << 30).unwrap();
+            RegionReader::with_keys(server.store.clone(), cache, keys.clone())
+        };
+        let reader = another();
+        let counts = || (reader.counts().fetched_alone, reader.counts().fetched_chunks);
+        let own = &memory[3 * 65536..4 * 65536];
+        assert_eq!(reader.read(&regions[3]).await.unwrap(), own);
+        assert_eq!(counts(), (1, 0));
+        assert_eq!(memory_of(&snapshot, &reader).await, memory);
+        assert_eq!(counts(), (1, 1), "others need the chunk");
+
+        // Nothing of it is on the disk, and what the store has is damaged.
+        let payload = regions[3].payload.unwrap();
+        let chunk = format!("chunks/{}", payload.chunk.id);
+        reader.settled().await;
+        std::fs::remove_dir_all(&dir).unwrap();
+        let (good, reader) = (server.store.get(&chunk).await.unwrap(), another());
+        // In the middle of a region, sealed or not.
+        let at = payload.chunk.len / 2 + 30_000;
+        server.flip(&chunk, at as usize).await;
+        let damaged = regions.iter().find(|region| {
+            let payload = region.payload.unwrap();
+            (payload.offset..payload.offset + payload.len).contains(&at)
+        });
+        let damaged = damaged.unwrap();
+        assert_eq!(reader.read(&regions[3]).await.unwrap(), own, "its own bytes are right");
+        let reader = another();
+        let error = reader.read(damaged).await.map(drop).unwrap_err();
+        assert_eq!((error.chunk(), error.is_damage()), (payload.chunk.id, true), "{error}");
+        assert_eq!(reader.counts().fetched_alone, 0);
+        server.store.put(&chunk, good).await.unwrap();
+        assert_eq!(reader.read(damaged).await.unwrap().len(), 65536);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_of_an_encrypted_snapshot_is_found_in_the_store_and_another_host_restores_it() {
     let server = TestStore::start().await;
     let index = RegionIndex::new();

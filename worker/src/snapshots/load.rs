@@ -195,9 +195,8 @@ impl Snapshots {
     }
 }
 
-/// Fills the template in the background, as far as it is worth its memory. Chunks are fetched at once where there is
-/// room. They are decoded, and others evicted for them, only after the start that opened the template, and other
-/// starts, have had the processors.
+/// Fills the template in the background, as far as it is worth its memory: after the start that opened the template,
+/// and other starts, have had the processors.
 async fn fill(template: Arc<Template>, room: TierBudget, fetching: Arc<Semaphore>) {
     if let Err(e) = template.fill_all(&room, &fetching).await {
         tracing::warn!(snapshot = %room.id, error = %e, "the template stays incomplete");
@@ -212,10 +211,6 @@ pub(super) struct TierBudget {
 }
 
 impl MemoryBudget for TierBudget {
-    fn is_free(&self, bytes: u64) -> bool {
-        self.tier.is_free(bytes)
-    }
-
     async fn make(&self, bytes: u64) -> bool {
         self.starts.until_calm(CALM_LIMIT).await;
         let (tier, id) = (Arc::clone(&self.tier), self.id.clone());

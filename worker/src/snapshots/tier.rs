@@ -199,11 +199,6 @@ impl Tier {
         }
     }
 
-    /// Returns whether there is room for `bytes` more without eviction.
-    pub(super) fn is_free(&self, bytes: u64) -> bool {
-        self.level.excess(bytes) == 0
-    }
-
     /// Makes room to fill `bytes` more of a snapshot's template while nobody waits for them. Only parts that are worth
     /// less are evicted for it. Returns whether there is room. Blocks.
     pub(super) fn make_room(&self, id: &SnapshotId, bytes: u64) -> bool {

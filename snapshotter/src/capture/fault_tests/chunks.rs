@@ -84,7 +84,7 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
     let whole = async |reader: &RegionReader| {
         let (give, given) = std::sync::mpsc::channel();
         let take = move |_, plain: &[u8]| give.send(plain.to_vec()).unwrap();
-        reader.read_chunk(chunk, None, regions.into(), take).await.unwrap();
+        reader.read_chunk(chunk, regions.into(), take).await.unwrap();
         given.into_iter().collect::<Vec<_>>()
     };
     reader.settled().await;
@@ -94,22 +94,6 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
     let local: Option<Vec<Bytes>> = regions.iter().map(|r| later.read_local(r)).collect();
     assert_eq!(local.unwrap().concat(), captured.memory);
     assert_eq!(wire.received(), received, "all from disk");
-
-    // What does not fit on the disk is fetched once, and read from the bytes passed as `brought`.
-    let nowhere = RegionReader::new(
-        store.clone(),
-        ChunkCache::open(&captured.server.scratch("small"), 1).unwrap(),
-    );
-    let brought = nowhere.bring(chunk).await.unwrap();
-    nowhere.settled().await;
-    let received = wire.received();
-    assert!(brought.is_some() && !nowhere.is_cached(&chunk.id));
-    let (give, given) = std::sync::mpsc::channel();
-    let take = move |_, plain: &[u8]| give.send(plain.to_vec()).unwrap();
-    nowhere.read_chunk(chunk, brought, regions.into(), take).await.unwrap();
-    assert_eq!(given.into_iter().collect::<Vec<_>>().concat(), captured.memory);
-    assert_eq!(wire.received(), received, "from what was brought");
-    assert_eq!(later.bring(chunk).await.unwrap(), None, "it is on the disk");
 
     // A chunk that rots is fetched again, and regions given before are given again.
     let path = dir.join(chunk.id.to_string());

@@ -14,6 +14,12 @@ const REGIONS: Desc = Desc::new(
     "Regions read for templates, by where they came from: `disk` or `s3`.",
 );
 const REGION_BYTES: Desc = Desc::new("rekindle.regions", "By", &["tier"], "Their plain bytes.");
+const REGIONS_ALONE: Desc = Desc::new(
+    "rekindle.regions.fetched_alone",
+    "{region}",
+    &[],
+    "Of those from `s3`, regions that a request of their own fetched, before the rest of their chunk.",
+);
 const CHUNKS_FETCHED: Desc = Desc::new(
     "rekindle.chunks.fetched",
     "{chunk}",
@@ -96,6 +102,9 @@ pub(super) fn observe(registry: &Registry, snapshots: &Weak<Snapshots>) {
     snapshots.many(counter, &REGION_BYTES, |snapshots| {
         let read = snapshots.reader().counts();
         vec![("disk", read.cached_bytes), ("s3", read.fetched_bytes)]
+    });
+    snapshots.one(counter, &REGIONS_ALONE, |snapshots| {
+        snapshots.reader().counts().fetched_alone as f64
     });
     snapshots.one(counter, &CHUNKS_FETCHED, |snapshots| {
         snapshots.reader().counts().fetched_chunks as f64

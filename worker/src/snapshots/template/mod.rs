@@ -16,7 +16,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_criu::images::{TemplateArea, TemplateLayout};
 use rekindle_init::causes::chain;
@@ -35,8 +34,7 @@ use super::originals::Originals;
 
 /// How long a fault may wait for its page: longer than the store's own limit for a chunk.
 const FETCH_LIMIT: Duration = Duration::from_secs(12);
-/// Number of chunks that the background fills from at once. They are requested together, so that pages missing from the
-/// working set are on their way before they are needed.
+/// Number of chunks that the background fills from at once: a store far away answers as late for one as for all.
 const BACKGROUND: usize = 8;
 
 /// Why a template could not be created.
@@ -126,9 +124,6 @@ type PageBytes = Vec<(PageIndex, Vec<u8>)>;
 
 /// The room that a template may use.
 pub(super) trait MemoryBudget {
-    /// Returns whether there is room for `bytes` more without evicting anything.
-    fn is_free(&self, bytes: u64) -> bool;
-
     /// Waits for a moment without a start, then makes room. Returns `false` if the memory is not worth it.
     fn make(&self, bytes: u64) -> impl Future<Output = bool> + Send;
 }
@@ -361,19 +356,11 @@ impl Template {
                 // It is never closed.
                 let _one_of_them = fetching.acquire().await.ok();
                 let bytes = places.iter().map(|place| self.region(*place).plain_len() as u64).sum();
-                // The chunk is fetched at once. The first page that a function touches outside its working set then
-                // waits for this fetch and not for one of its own.
-                let brought = if room.is_free(bytes) {
-                    let brought = self.reader.bring(chunk).await;
-                    brought.map_err(|e| SourceError { message: chain(&e) })?
-                } else {
-                    None
-                };
                 if !room.make(bytes).await {
                     return Ok(());
                 }
                 places.retain(|place| !self.processes[place.process].is_full(place.index));
-                self.fill_chunk(chunk, brought, places).await
+                self.fill_chunk(chunk, places).await
             })
             .await
     }
@@ -383,12 +370,7 @@ impl Template {
     }
 
     /// Fills these regions, all of one chunk.
-    async fn fill_chunk(
-        self: &Arc<Self>,
-        chunk: ChunkRef,
-        brought: Option<Bytes>,
-        places: Vec<RegionRef>,
-    ) -> Result<(), SourceError> {
+    async fn fill_chunk(self: &Arc<Self>, chunk: ChunkRef, places: Vec<RegionRef>) -> Result<(), SourceError> {
         let regions = places.iter().map(|place| *self.region(*place)).collect();
         let this = Arc::clone(self);
         let take = move |at: usize, plain: &[u8]| {
@@ -398,7 +380,7 @@ impl Template {
             std::thread::yield_now();
         };
         // Nobody waits for it, and the store has limits of its own.
-        let read = self.reader.read_chunk(chunk, brought, regions, take).await;
+        let read = self.reader.read_chunk(chunk, regions, take).await;
         read.map_err(|e| SourceError { message: chain(&e) })
     }
 
