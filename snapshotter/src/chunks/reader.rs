@@ -5,18 +5,18 @@
 //! read(region) ─► zero? ─► cached on disk? ─► digest right? ─► bytes
 //!                              │ no               │ no: drop the cached chunk
 //!                              └─────────┬────────┘
-//!                              first of its chunk? ─► fetch its payload ─► digest right? ─► bytes
-//!                                        │ no               │ no
-//!                                        ├──────────────────┘
+//!                              one of the first? ─► fetch its payload ─► digest right? ─► bytes
+//!                                        │ no             │ no
+//!                                        ├────────────────┘
 //!                              fetch the chunk, once for all waiters ─► digest right?
 //!                                ├─► cache it in the background
 //!                                └─► cut out and decode ─► digest right? ─► bytes
 //! ```
 //!
-//! A payload comes much sooner than its chunk. Whoever reads another region of the chunk is likely to need more of it.
+//! A payload comes much sooner than its chunk. Whoever has read some regions of a chunk is likely to need more of it.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +46,9 @@ const SCRATCH: usize = 4;
 const KEPT_BEHIND: usize = 4;
 /// Size of a chunk, in bytes, from which on a region is worth a request of its own.
 const ALONE_FROM: u32 = 1 << 20;
-/// Number of chunks of which a region was read alone that are remembered: 2 MiB.
+/// Number of regions of a chunk that are read by a request of their own, before all of it is fetched.
+const ALONE: u8 = 4;
+/// Number of chunks for which that is counted: 2 MiB.
 const ALONE_MAX: usize = 1 << 16;
 
 /// Reads regions. Clones share everything.
@@ -106,8 +108,8 @@ struct Inner {
     being_kept: Mutex<HashMap<Digest, Bytes>>,
     /// Notified when one of these writes ends, successfully or not.
     kept: Notify,
-    /// Chunks of which a region was read alone.
-    alone: Mutex<HashSet<Digest>>,
+    /// How many regions of each chunk were read alone.
+    alone: Mutex<HashMap<Digest, u8>>,
     fetches: Arc<SingleFlight<Digest, Result<Bytes, ReadError>>>,
 }
 
@@ -188,7 +190,7 @@ impl RegionReader {
         if let Some(bytes) = blocking(chunk, move || this.read_local(&wanted)).await? {
             return Ok(bytes);
         }
-        let alone = match self.inner.is_first_of(chunk) {
+        let alone = match self.inner.is_read_alone(chunk) {
             true => {
                 // A task of its own, as the caller may be a thread with a small stack.
                 let (this, region, payload) = (self.clone(), *region, *payload);
@@ -406,13 +408,18 @@ impl RegionReader {
 }
 
 impl Inner {
-    /// Whether this is the first region of a large chunk that is read from the store.
-    fn is_first_of(&self, chunk: ChunkRef) -> bool {
+    /// Whether a region that is read now comes by a request of its own: one of the first of a large chunk.
+    fn is_read_alone(&self, chunk: ChunkRef) -> bool {
+        if chunk.len < ALONE_FROM {
+            return false;
+        }
         let mut alone = self.alone.lock();
         if alone.len() >= ALONE_MAX {
             alone.clear();
         }
-        chunk.len >= ALONE_FROM && alone.insert(chunk.id)
+        let regions = alone.entry(chunk.id).or_default();
+        *regions += u8::from(*regions <= ALONE);
+        *regions <= ALONE
     }
 
     /// Writes a chunk to the cache. A failure, such as a full disk, is only logged.

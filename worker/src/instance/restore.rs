@@ -148,6 +148,9 @@ impl<'a> SnapshotRestore<'a> {
         let runs = snapshot.notes.runs_on(by.instruction_sets);
         runs.map_err(|e| restore_failed("restore on this host", &e))?;
         by.metrics.restoring(tier);
+        if tier != MemoryTier::Template {
+            instance.inner_phases.lock().push(("fetch", snapshot.fetching));
+        }
         tracing::Span::current().record("rekindle.tier", tier.as_str());
         Ok(Self { by, instance, snapshot })
     }

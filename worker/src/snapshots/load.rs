@@ -48,17 +48,19 @@ impl Snapshots {
         // Everything that can be requested by the snapshot's name is requested at once: one round trip. Images and
         // working set are decoded in parallel.
         let opened = async {
+            let asked = Instant::now();
             let snapshot = Snapshot::open(&self.store, id).await;
             let snapshot = snapshot.map_err(|e| SnapshotError::Open(id.clone(), e))?;
+            let fetching = asked.elapsed();
             self.compare(id, snapshot.digest, ordered)?;
             let found_in = self.note_opened(id, &snapshot);
             // Both end, even if one fails: what is written there must not be removed meanwhile.
             let (images, extras) = tokio::join!(snapshot.images(), write_extras(&snapshot, &images_dir));
             let images = extras.and(images).map_err(|e| SnapshotError::Images(id.clone(), e))?;
-            Ok::<_, SnapshotError>((snapshot, ImagesInMemory::new(images), found_in))
+            Ok::<_, SnapshotError>((snapshot, ImagesInMemory::new(images), found_in, fetching))
         };
         let (opened, recorded) = tokio::join!(opened, load_working_set(&self.store, id));
-        let (snapshot, images, found_in) = opened?;
+        let (snapshot, images, found_in, fetching) = opened?;
         // The check runs in parallel with what follows, until the pages are needed.
         let recorded = self.check_working_set(id, recorded, &snapshot.processes);
         let mut edited = EditedSnapshot::of(&snapshot, images, &images_dir, (uid, writes_root))?;
@@ -151,6 +153,7 @@ impl Snapshots {
             snapshot,
             restored: Mutex::new(Instant::now()),
             found_in,
+            fetching,
             eager_bytes,
             locks,
             connections,

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_init::locks::Lock;
@@ -73,6 +73,8 @@ pub struct OpenSnapshot {
     pub(super) restored: Mutex<Instant>,
     /// Where its memory was when it was opened.
     pub(super) found_in: MemoryTier,
+    /// How long the store took to answer when it was opened.
+    pub(crate) fetching: Duration,
     /// Bytes of its memory that CRIU itself reads at each restore.
     pub eager_bytes: u64,
     /// Locks that CRIU's restore loses.

@@ -12,6 +12,7 @@ mod page_bits;
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -326,7 +327,7 @@ impl Template {
     /// Puts in one page's plain bytes, which are verified already.
     pub fn put_page(&self, page: PageRef, bytes: &[u8]) {
         if let Some(process) = self.process(page.pid) {
-            process.fill_page(page.page, bytes, &self.charge);
+            note(&process.fill_page(page.page, bytes, &self.charge));
         }
     }
 
@@ -375,7 +376,7 @@ impl Template {
         let this = Arc::clone(self);
         let take = move |at: usize, plain: &[u8]| {
             let place = places[at];
-            this.processes[place.process].fill(place.index, 0, plain, &this.charge);
+            note(&this.processes[place.process].fill(place.index, 0, plain, &this.charge));
             // Instances that start meanwhile take priority.
             std::thread::yield_now();
         };
@@ -398,8 +399,17 @@ impl Template {
                 return Err(SourceError { message });
             }
         };
-        process.fill(index, 0, &plain, &self.charge);
-        Ok(())
+        let filled = process.fill(index, 0, &plain, &self.charge);
+        filled.map_err(|e| SourceError {
+            message: format!("{region} cannot be written to the template: {e}"),
+        })
+    }
+}
+
+/// Logs why pages were not filled ahead. Whoever touches them tries again.
+fn note(filled: &io::Result<()>) {
+    if let Err(error) = filled {
+        tracing::warn!(%error, "a template cannot be written");
     }
 }
 

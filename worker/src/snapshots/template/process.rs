@@ -5,6 +5,7 @@
 )]
 
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
@@ -203,35 +204,46 @@ impl ProcessTemplate {
         self.ready.all(index)
     }
 
-    /// Copies whole pages into region `index` from its page `first` on, except those that are present already.
-    pub(super) fn fill(&self, index: usize, first: usize, bytes: &[u8], charge: &Charge) {
+    /// Writes whole pages into region `index` from its page `first` on, except those that are present already.
+    ///
+    /// # Errors
+    /// Returns the kernel's error. The pages that it did not write stay absent.
+    pub(super) fn fill(&self, index: usize, first: usize, bytes: &[u8], charge: &Charge) -> io::Result<()> {
         let region = &self.map.regions()[index];
         if region.payload.is_none() {
-            return;
+            return Ok(());
         }
         let _alone = self.changing.lock();
-        let mut filled = 0;
-        for (page, content) in (first..usize::from(region.pages)).zip(bytes.chunks_exact(PAGE as usize)) {
-            if self.ready.is_set(index, page) {
+        let page_bytes = PAGE as usize;
+        let last = usize::from(region.pages).min(first + bytes.len() / page_bytes);
+        let mut page = first;
+        while page < last {
+            let present = self.ready.run(index, page);
+            if present > 0 {
+                page += present;
                 continue;
             }
-            let start = self.starts[index] + page * PAGE as usize;
-            // SAFETY: the page lies inside the mapping, since `starts` was computed so. Nobody reads it before its bit
-            // is set below, and nobody else writes while the lock is held.
-            unsafe {
-                let to = self.memory.as_mut_ptr().add(start);
-                std::ptr::copy_nonoverlapping(content.as_ptr(), to, PAGE as usize);
+            let end = (page..last)
+                .find(|page| self.ready.is_set(index, *page))
+                .unwrap_or(last);
+            let missing = &bytes[(page - first) * page_bytes..(end - first) * page_bytes];
+            // By a call, as the mapping would take a fault for each page.
+            self.file
+                .write_all_at(missing, (self.starts[index] + page * page_bytes) as u64)?;
+            for page in page..end {
+                self.ready.set(index, page);
             }
-            self.ready.set(index, page);
-            filled += PAGE;
+            charge.add(missing.len() as u64);
+            page = end;
         }
-        charge.add(filled);
+        Ok(())
     }
 
     /// Like `fill`, for the page with this number.
-    pub(super) fn fill_page(&self, page: u64, bytes: &[u8], charge: &Charge) {
-        if let Some((index, offset)) = self.place(page).filter(|_| bytes.len() == PAGE as usize) {
-            self.fill(index, offset, bytes, charge);
+    pub(super) fn fill_page(&self, page: u64, bytes: &[u8], charge: &Charge) -> io::Result<()> {
+        match self.place(page).filter(|_| bytes.len() == PAGE as usize) {
+            Some((index, offset)) => self.fill(index, offset, bytes, charge),
+            None => Ok(()),
         }
     }
 
@@ -382,7 +394,7 @@ mod tests {
         };
         let template = ProcessTemplate::new("s-1", memory, &MemoryFs::new().unwrap()).unwrap();
         for index in 0..2 {
-            template.fill(index, 0, &[1; 16 * PAGE as usize], charge);
+            template.fill(index, 0, &[1; 16 * PAGE as usize], charge).unwrap();
         }
         template
     }
