@@ -222,12 +222,31 @@ impl ConnectionPool {
         }
     }
 
+    /// Opens a connection for the next request.
+    ///
+    /// # Errors
+    /// If no connection can be made.
+    pub async fn connect_ahead<F, T, E>(&self, connect: impl Fn() -> F) -> Result<(), SendError>
+    where
+        F: Future<Output = Result<T, E>>,
+        T: Read + Write + Unpin + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.keep(PooledConnection::open(&connect, self.limits).await?);
+        Ok(())
+    }
+
     /// Closes connections that have been idle for long. Returns whether any are left.
     pub fn sweep(&self) -> bool {
         let old = Instant::now().checked_sub(IDLE);
         let mut idle = self.idle.lock();
         idle.retain(|connection| Some(connection.since) >= old);
         !idle.is_empty()
+    }
+
+    /// Whether any connection is idle. It may have been closed at the other end.
+    pub fn has_idle(&self) -> bool {
+        !self.idle.lock().is_empty()
     }
 
     /// Closes all idle connections.

@@ -88,6 +88,26 @@ async fn a_connection_is_used_again_after_a_whole_answer() {
 }
 
 #[tokio::test]
+async fn a_connection_that_was_made_ahead_carries_the_first_request() {
+    let (port, connections) = server(|head| (of(head.lines().next().unwrap_or_default()), true)).await;
+    let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Timeout);
+    assert!(!pool.has_idle());
+    let connect = || async move { TcpStream::connect(("127.0.0.1", port)).await.map(TokioIo::new) };
+    pool.connect_ahead(connect).await.unwrap();
+    assert!(pool.has_idle());
+    assert_eq!(get(&pool, port, "/").await.unwrap(), "GET / HTTP/1.1");
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+
+    // A request that cannot be sent twice makes its own once this one has been idle for long: it may be closed.
+    pool.close_idle();
+    pool.connect_ahead(connect).await.unwrap();
+    tokio::time::sleep(IDLE_BRIEF + Duration::from_millis(100)).await;
+    let answer = ask(&pool, port, "POST", "/", Body::from("1")).await.unwrap();
+    assert_eq!(answer, "POST / HTTP/1.1");
+    assert_eq!(connections.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
 async fn an_answer_without_a_body_gives_its_connection_back_at_once() {
     let (port, connections) = server(|_| (b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(), true)).await;
     let pool = ConnectionPool::new(HeadLimits::FUNCTION, KeepAlive::Unlimited);

@@ -68,6 +68,16 @@ impl FunctionClient {
         }
     }
 
+    /// Connects for the next request, if there is no connection yet. Without one, the request makes its own.
+    pub async fn connect_ahead(&self) {
+        if let Connections::Http1(pool) = &self.connections
+            && !pool.has_idle()
+        {
+            let connect = || async { self.sandbox.connect(self.port).await.map(TokioIo::new) };
+            drop(pool.connect_ahead(connect).await);
+        }
+    }
+
     /// Closes idle connections. A checkpoint should find none.
     pub fn close_idle(&self) {
         match &self.connections {

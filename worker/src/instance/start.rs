@@ -207,6 +207,10 @@ impl Starter {
                 if !beginning.is_rehearsal {
                     self.metrics.ready(&instance.spec.function, kind, started.elapsed());
                 }
+                // Before a request can come: a server of one thread would hear nothing but this connection.
+                if instance.spec.config.fresh {
+                    running.client.connect_ahead().await;
+                }
                 self.supervisor.ready(instance, running).await;
             }
             Err(error) => {
