@@ -20,12 +20,14 @@ use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, join, try_join};
 use parking_lot::Mutex;
 use rekindle_store::Store;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 use tracing::Instrument as _;
 
 use super::cache::{CacheUse, ChunkCache};
@@ -50,6 +52,8 @@ const ALONE_FROM: u32 = 1 << 20;
 const ALONE: u8 = 4;
 /// Number of chunks for which that is counted: 2 MiB.
 const ALONE_MAX: usize = 1 << 16;
+/// How long such a request may take. Whoever waits for a page still has time for its chunk.
+const ALONE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Reads regions. Clones share everything.
 #[derive(Clone)]
@@ -108,7 +112,7 @@ struct Inner {
     being_kept: Mutex<HashMap<Digest, Bytes>>,
     /// Notified when one of these writes ends, successfully or not.
     kept: Notify,
-    /// How many regions of each chunk were read alone.
+    /// How many regions of each chunk were read alone since it was last in the cache.
     alone: Mutex<HashMap<Digest, u8>>,
     fetches: Arc<SingleFlight<Digest, Result<Bytes, ReadError>>>,
 }
@@ -194,7 +198,7 @@ impl RegionReader {
             true => {
                 // A task of its own, as the caller may be a thread with a small stack.
                 let (this, region, payload) = (self.clone(), *region, *payload);
-                let read = async move { this.read_alone(&region, &payload).await };
+                let read = async move { timeout(ALONE_LIMIT, this.read_alone(&region, &payload)).await.ok()? };
                 tokio::spawn(read.in_current_span()).await.ok().flatten()
             }
             false => None,
@@ -410,7 +414,8 @@ impl RegionReader {
 impl Inner {
     /// Whether a region that is read now comes by a request of its own: one of the first of a large chunk.
     fn is_read_alone(&self, chunk: ChunkRef) -> bool {
-        if chunk.len < ALONE_FROM {
+        let is_here = || self.being_kept.lock().contains_key(&chunk.id) || self.cache.contains(&chunk.id);
+        if chunk.len < ALONE_FROM || is_here() {
             return false;
         }
         let mut alone = self.alone.lock();
@@ -454,6 +459,7 @@ impl Inner {
         let this = Arc::clone(&self);
         let keeping = tokio::task::spawn_blocking(move || {
             this.keep(chunk, &stored);
+            this.alone.lock().remove(&chunk.id);
             this.being_kept.lock().remove(&chunk.id);
             this.kept.notify_waiters();
         });

@@ -1,11 +1,13 @@
 //! HTTP connections into an instance, opened inside its network namespace and kept alive between requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
 use rekindle_relay::{ConnectionPool, HeadLimits, Http2Connections, KeepAlive, Reply, SendError, StreamLimits};
 use rekindle_wire::function_config::{FunctionConfig, Protocol};
+use tokio::time::timeout;
 
 use crate::host::sandbox::Sandbox;
 
@@ -13,6 +15,9 @@ use crate::host::sandbox::Sandbox;
 pub(crate) fn own_url(path: &str) -> String {
     format!("http://localhost{path}")
 }
+
+/// How long a connection that is made ahead may take: a function may let its queue of connections run full.
+const AHEAD_LIMIT: Duration = Duration::from_millis(200);
 
 /// The body of a function's response.
 pub type FunctionBody = Reply;
@@ -68,13 +73,13 @@ impl FunctionClient {
         }
     }
 
-    /// Connects for the next request, if there is no connection yet. Without one, the request makes its own.
+    /// Connects for the next request, if there is no connection yet. If it takes long, the request makes its own.
     pub async fn connect_ahead(&self) {
         if let Connections::Http1(pool) = &self.connections
             && !pool.has_idle()
         {
             let connect = || async { self.sandbox.connect(self.port).await.map(TokioIo::new) };
-            drop(pool.connect_ahead(connect).await);
+            drop(timeout(AHEAD_LIMIT, pool.connect_ahead(connect)).await);
         }
     }
 
