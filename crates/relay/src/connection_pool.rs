@@ -222,7 +222,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Opens a connection for the next request.
+    /// Opens a connection for the next request, if none is idle.
     ///
     /// # Errors
     /// If no connection can be made.
@@ -232,7 +232,9 @@ impl ConnectionPool {
         T: Read + Write + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.keep(PooledConnection::open(&connect, self.limits).await?);
+        if self.idle.lock().is_empty() {
+            self.keep(PooledConnection::open(&connect, self.limits).await?);
+        }
         Ok(())
     }
 
@@ -242,11 +244,6 @@ impl ConnectionPool {
         let mut idle = self.idle.lock();
         idle.retain(|connection| Some(connection.since) >= old);
         !idle.is_empty()
-    }
-
-    /// Whether any connection is idle. It may have been closed at the other end.
-    pub fn has_idle(&self) -> bool {
-        !self.idle.lock().is_empty()
     }
 
     /// Closes all idle connections.

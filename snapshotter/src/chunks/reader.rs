@@ -194,16 +194,7 @@ impl RegionReader {
         if let Some(bytes) = blocking(chunk, move || this.read_local(&wanted)).await? {
             return Ok(bytes);
         }
-        let alone = match self.inner.is_read_alone(chunk) {
-            true => {
-                // A task of its own, as the caller may be a thread with a small stack.
-                let (this, region, payload) = (self.clone(), *region, *payload);
-                let read = async move { timeout(ALONE_LIMIT, this.read_alone(&region, &payload)).await.ok()? };
-                tokio::spawn(read.in_current_span()).await.ok().flatten()
-            }
-            false => None,
-        };
-        let plain = match alone {
+        let plain = match self.read_alone(region, payload).await {
             Some(plain) => plain,
             None => {
                 // Fetch both chunks concurrently: one round trip.
@@ -216,8 +207,19 @@ impl RegionReader {
         Ok(plain)
     }
 
-    /// The region, by a request for nothing but its payload. `None` if that fails: the whole chunk tells why.
+    /// The region, if it is one of the first of its chunk. `None` if that fails: the whole chunk tells why.
     async fn read_alone(&self, region: &Region, payload: &Payload) -> Option<Bytes> {
+        if !self.inner.is_read_alone(payload.chunk) {
+            return None;
+        }
+        // A task of its own, as the caller may be a thread with a small stack.
+        let (this, region, payload) = (self.clone(), *region, *payload);
+        let read = async move { timeout(ALONE_LIMIT, this.fetch_payload(&region, &payload)).await.ok()? };
+        tokio::spawn(read.in_current_span()).await.ok()?
+    }
+
+    /// The region, by a request for nothing but its payload.
+    async fn fetch_payload(&self, region: &Region, payload: &Payload) -> Option<Bytes> {
         let Inner { store, keys, .. } = &*self.inner;
         let range = u64::from(payload.offset)..u64::from(payload.offset) + u64::from(payload.len);
         let (stored, base) = join(get_part(store, keys, payload.chunk, range), self.read_base(region)).await;

@@ -75,9 +75,7 @@ impl FunctionClient {
 
     /// Connects for the next request, if there is no connection yet. If it takes long, the request makes its own.
     pub async fn connect_ahead(&self) {
-        if let Connections::Http1(pool) = &self.connections
-            && !pool.has_idle()
-        {
+        if let Connections::Http1(pool) = &self.connections {
             let connect = || async { self.sandbox.connect(self.port).await.map(TokioIo::new) };
             drop(timeout(AHEAD_LIMIT, pool.connect_ahead(connect)).await);
         }

@@ -93,6 +93,7 @@ async fn many_readers_of_one_chunk_fetch_it_once_and_a_second_reader_finds_it_on
     let later = RegionReader::new(store.clone(), ChunkCache::open(&dir, 64 << 20).unwrap());
     let local: Option<Vec<Bytes>> = regions.iter().map(|r| later.read_local(r)).collect();
     assert_eq!(local.unwrap().concat(), captured.memory);
+    later.bring(chunk).await.unwrap();
     assert_eq!(wire.received(), received, "all from disk");
 
     // A chunk that rots is fetched again, and regions given before are given again.
