@@ -66,6 +66,9 @@ def orphans():
     daemon("inside", None)
     # The shell leads their session, and ends.
     subprocess.run(["sh", "-c", "sleep 4000 & sleep 4000 &"], start_new_session=True)
+    # Its children are shells until they call exec.
+    while sum(of[3] == "sleep" for of in tree().values()) < 2:
+        time.sleep(0.005)
 
 KEPT = None
 EARLY and orphans()

@@ -151,9 +151,13 @@ impl Instance {
         self.memory_now = info.memory_bytes;
         self.evicted_now = info.evicted_bytes;
         self.lease_number = self.lease_number.max(info.lease_number);
-        self.in_flight = info.in_flight;
+        // An invocation that has ended since must not keep others away.
+        self.in_flight = match std::mem::take(&mut self.just_returned) {
+            true => info.in_flight.min(self.in_flight),
+            false => info.in_flight,
+        };
         self.started = info.started;
-        if info.in_flight > 0 {
+        if self.in_flight > 0 {
             self.last_active = now;
         } else {
             let idle_since = Millis(now.0.saturating_sub(info.idle_ms));

@@ -66,7 +66,7 @@ impl Fleet {
             for_now: false,
             told: false,
         });
-        instance.last_active = now;
+        (instance.last_active, instance.just_returned) = (now, false);
         Some(Placement {
             instance: id.clone(),
             worker_address,
@@ -99,7 +99,7 @@ impl Fleet {
                 continue;
             }
             instance.lease = None;
-            instance.in_flight = returned.busy;
+            (instance.in_flight, instance.just_returned) = (returned.busy, true);
             let idle_since = Millis(now.0.saturating_sub(returned.idle_ms));
             instance.last_active = idle_since.max(instance.created_at);
             if returned.served && instance.stage == Stage::Starting {

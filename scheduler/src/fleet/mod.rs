@@ -158,6 +158,8 @@ pub(crate) struct Instance {
     pub(crate) lease_number: u64,
     /// Invocations in flight, from the last heartbeat or the return of the lease.
     pub(crate) in_flight: u32,
+    /// Whether its lease was returned since the last heartbeat. The next one may have been written before that.
+    pub(crate) just_returned: bool,
     pub(crate) last_active: Millis,
     /// Earliest time of the next attempt to retire it, after the worker said it was busy.
     pub(crate) retire_after: Millis,
@@ -300,6 +302,7 @@ impl Fleet {
                 lease: None,
                 lease_number: 0,
                 in_flight: 0,
+                just_returned: false,
                 last_active: now,
                 retire_after: Millis(0),
                 memory_now: 0,

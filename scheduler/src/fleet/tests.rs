@@ -121,6 +121,20 @@ fn an_instance_returned_with_lost_slots_is_busy_until_its_worker_says_otherwise(
 }
 
 #[test]
+fn a_heartbeat_from_before_a_lease_s_return_keeps_no_invocation_away() {
+    let hello = hello();
+    let mut fleet = fleet(100);
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.grant(&id, &gateway("g-a"), &hello, Millis(2));
+    fleet.report(&report("g-a", &[], &[&id]), Millis(3));
+    let busy = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 1, 0)]);
+    fleet.heartbeat(&busy, Millis(4), |_, _| ClaimedVersion::Unknown);
+    assert!(fleet.instances[&id].is_free(), "another would be started");
+    fleet.heartbeat(&busy, Millis(5), |_, _| ClaimedVersion::Unknown);
+    assert!(!fleet.instances[&id].is_free(), "this one was written since");
+}
+
+#[test]
 fn the_memory_of_a_deploy_that_failed_is_freed_though_its_worker_was_never_asked() {
     let hello = hello();
     let mut fleet = fleet(100);
