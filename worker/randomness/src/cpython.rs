@@ -84,8 +84,11 @@ fn of_tempfile(memory: &Memory<'_>, types: &BTreeSet<u64>, pid: u32) -> Vec<Gene
             objects.insert(address - 8);
         }
     });
+    let Some(all) = objects.first().zip(objects.last()).map(|(first, last)| *first..=*last) else {
+        return found;
+    };
     memory.each_word(|_, word, rest| {
-        if !objects.contains(&word) {
+        if !all.contains(&word) || !objects.contains(&word) {
             return;
         }
         // Before 3.12, a size of one digit. Later, also the sign below it.

@@ -18,6 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::memory::words;
 use crate::v8_seeds::hashed;
 use crate::{Generator, Kind, Memory, Write};
 
@@ -65,7 +66,10 @@ const DRBG: u32 = 55;
 
 /// Whether the object whose mark is this word is `Random.seedUniquifier`.
 pub(crate) fn is_uniquifier(address: u64, mark: u64, rest: &[u8]) -> bool {
-    let Some([klass, value]) = words(rest).filter(|_| address < HEAP_END && mark & !AGE == UNLOCKED) else {
+    if address >= HEAP_END || mark & !AGE != UNLOCKED {
+        return false;
+    }
+    let Some([klass, value]) = words(rest) else {
         return false;
     };
     let mut before = std::iter::successors(Some(value), |value| Some(value.wrapping_mul(inverse(TIMES))));
@@ -312,11 +316,6 @@ fn references(memory: &Memory<'_>, shift: u32, objects: &BTreeSet<u64>) -> Vec<(
         }
     });
     found
-}
-
-fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
-    let words = bytes.as_chunks().0.first_chunk::<N>();
-    words.map(|words| words.map(u64::from_le_bytes))
 }
 
 /// Whether it may be a random number: counters and times are not.

@@ -167,15 +167,21 @@ pub fn find(memory: &Memory<'_>, pid: u32) -> Vec<Generator> {
         if candidates.iter().sum::<usize>().max(found.len()) >= FOUND_MAX {
             return;
         }
-        found.extend(openssl::at(memory, address, word));
-        found.extend(rust_rand::at(memory, address, word));
-        found.extend(sqlite::at(memory, address, word));
-        found.extend(go::at(memory, address, word));
-        found.extend(v8::at(memory, address, word, rest));
-        found.extend(v8.at(memory, address, word, rest));
-        found.extend(jsc.at(address, word, rest));
-        found.extend(deno::at(memory, address, word));
-        found.extend(copies::at(memory, address, word));
+        let here = [
+            openssl::at(memory, address, word),
+            rust_rand::at(memory, address, word),
+            sqlite::at(memory, address, word),
+            go::at(memory, address, word),
+            v8::at(memory, address, word, rest),
+            v8.at(memory, address, word, rest),
+            jsc.at(address, word, rest),
+            deno::at(memory, address, word),
+            copies::at(memory, address, word),
+        ];
+        // Nearly always there is none, which costs more to add than to see.
+        if here.iter().any(Option::is_some) {
+            found.extend(here.into_iter().flatten());
+        }
         rubies.extend(ruby::at(memory, address, word));
         uniquifiers.extend(java::is_uniquifier(address, word, rest).then_some(address));
         drawn.extend(drawn_ahead::at(memory, address, word));

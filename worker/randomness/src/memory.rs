@@ -24,7 +24,7 @@ impl<'a> Memory<'a> {
             let mut address = *start;
             let mut rest = *bytes;
             while let Some((word, behind)) = rest.split_first_chunk::<8>() {
-                let is_empty = *word == [0; 8] && behind.starts_with(&[0; 8]);
+                let is_empty = *word == [0; 8] && behind.first_chunk() == Some(&[0; 8]);
                 if !is_empty {
                     look(address, u64::from_le_bytes(*word), behind);
                 }
@@ -70,4 +70,14 @@ impl<'a> Memory<'a> {
         }
         Some(numbers)
     }
+}
+
+/// The first 64-bit numbers of `bytes`.
+#[inline]
+pub(crate) fn words<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0.first_chunk::<N>()?) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    Some(words)
 }

@@ -23,16 +23,16 @@ const TYPED: u64 = 1;
 pub(crate) fn at(memory: &Memory<'_>, pointer: u64, word: u64) -> Option<u64> {
     let state = pointer.checked_sub(BYTES)?;
     let next = word.checked_sub(state).filter(|next| (4..=BYTES).contains(next))?;
-    let left = memory
-        .u64(pointer + 8)
-        .filter(|left| (1..=u64::from(WORDS)).contains(left))?;
+    let left = memory.u64(pointer + 8)?;
+    if !(1..=u64::from(WORDS)).contains(&left) || next != BYTES + 4 - 4 * left {
+        return None;
+    }
     let bytes = memory.bytes(state - SEED, (SEED + BYTES) as usize)?;
     let ones: u64 = bytes[SEED as usize..]
         .iter()
         .map(|byte| u64::from(byte.count_ones()))
         .sum();
-    let is_random = ones.abs_diff(BYTES * 4) < DEVIATION;
-    (next == BYTES + 4 - 4 * left && is_random).then(|| state - SEED)
+    (ones.abs_diff(BYTES * 4) < DEVIATION).then(|| state - SEED)
 }
 
 /// Those of these that are held, but by no object.

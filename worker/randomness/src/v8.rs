@@ -7,13 +7,13 @@
 //! cache     map length 64×f64
 //! ```
 
-use crate::memory::END;
+use crate::memory::{END, words};
 use crate::{Generator, Kind, Memory, Write};
 
 /// Numbers in a cache.
 const CACHED: u64 = 64;
 /// The bit that distinguishes a pointer from a small integer.
-const POINTER: u64 = 1;
+pub(crate) const POINTER: u64 = 1;
 /// Mask of the base of compressed pointers.
 const BASE: u64 = !0xffff_ffff;
 
@@ -35,13 +35,13 @@ pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> O
     let is_pointer = |word: u64| word & 3 == POINTER && word < END;
     let is_index = |word: u32| word <= NARROW.small(CACHED) as u32 && word.is_multiple_of(2);
     if low == 0 && u64::from(high) <= CACHED {
-        let [state, cache] = chunks(rest)?.map(u64::from_le_bytes);
+        let [state, cache] = words(rest)?;
         if is_pointer(state) && is_pointer(cache) {
             return WIDE.at(memory, address, u64::from(high), [state, cache]);
         }
     }
     if is_index(low) && is_pointer(u64::from(high)) {
-        let [cache] = chunks(rest)?.map(half);
+        let [cache] = halves(rest)?;
         if is_pointer(cache) {
             return NARROW.at(
                 memory,
@@ -52,7 +52,7 @@ pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> O
         }
     }
     if is_index(high) {
-        let [state, cache] = chunks(rest)?.map(half);
+        let [state, cache] = halves(rest)?;
         if is_pointer(state) && is_pointer(cache) {
             return NARROW.at(
                 memory,
@@ -65,12 +65,14 @@ pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> O
     None
 }
 
-fn half(word: [u8; 4]) -> u64 {
-    u64::from(u32::from_le_bytes(word))
-}
-
-fn chunks<const SIZE: usize, const N: usize>(bytes: &[u8]) -> Option<[[u8; SIZE]; N]> {
-    bytes.as_chunks().0.first_chunk().copied()
+/// The first 32-bit numbers of `bytes`.
+#[inline]
+fn halves<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let mut halves = [0; N];
+    for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks().0.first_chunk::<N>()?) {
+        *half = u64::from(u32::from_le_bytes(*bytes));
+    }
+    Some(halves)
 }
 
 impl Layout {

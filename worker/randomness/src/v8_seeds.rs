@@ -6,12 +6,16 @@
 //! context   map:ptr length:u64(16) state:2×u64
 //! ```
 
+use crate::memory::END;
+use crate::v8::POINTER;
 use crate::xorshift::{State, Steps, is_random, state};
 use crate::{Generator, Kind, Memory, Write};
 
 /// Size in bytes of an isolate's generator as rounded up by an allocator, which keeps its flags in the lowest bits.
 const BLOCK: u64 = 0x20;
 const MARKS: u64 = 7;
+/// No object has a lower address.
+const LOWEST: u64 = 1 << 16;
 /// Bytes of a state.
 const LENGTH: u64 = 16;
 /// Maximum steps undone for one state, and for all states of a search.
@@ -39,7 +43,7 @@ impl Search {
     /// The generator that follows this word.
     pub(crate) fn at(&mut self, memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> Option<Generator> {
         let at = if word == LENGTH {
-            let is_map = memory.u64(address.checked_sub(8)?)? & 3 == 1;
+            let is_map = is_pointer(memory.u64(address.checked_sub(8)?)?);
             let state = state(rest).filter(|state| is_map && is_random(*state))?;
             let begins = |begin: State| begins_with(begin, unhashed(begin[0]));
             let found = self.contexts.lead_back(state, STEPS_OF_CONTEXT, begins);
@@ -58,6 +62,11 @@ impl Search {
         let (kind, writes) = (Kind::MathRandom, vec![Write::random(at, 16)]);
         Some(Generator { kind, writes })
     }
+}
+
+/// Whether a word may be a pointer to an object. What it points to may be a file's, and so not in memory.
+fn is_pointer(word: u64) -> bool {
+    word & 3 == POINTER && (LOWEST..END).contains(&word)
 }
 
 /// Whether a state whose first half is the hash of `seed` is an initial one.

@@ -3,6 +3,8 @@
 
 use std::iter::successors;
 
+use crate::memory::words;
+
 /// The halves of a state.
 pub(crate) type State = [u64; 2];
 
@@ -46,9 +48,5 @@ pub(crate) fn is_random([first, second]: State) -> bool {
 
 /// The two halves at the start of `bytes`.
 pub(crate) fn state(bytes: &[u8]) -> Option<State> {
-    bytes
-        .as_chunks()
-        .0
-        .first_chunk()
-        .map(|halves| halves.map(u64::from_le_bytes))
+    words(bytes)
 }
