@@ -147,7 +147,7 @@ fn write(top: &Path, found: &[(PathBuf, PathBuf)], out: &mut File) -> Result<(us
     let gzip = GzBuilder::new()
         .mtime(0)
         .operating_system(255)
-        .write(out, Compression::new(6));
+        .write(out, Compression::fast());
     let mut archive = Builder::new(gzip);
     let (mut files, mut plain, mut listing) = (0, 0, Vec::new());
     for (path, inside) in found {
