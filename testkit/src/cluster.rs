@@ -121,6 +121,11 @@ impl Cluster {
         if size.programs.is_none() && size.runtimes.is_none() {
             let cache = directory(&Role::Worker.nth(0)).join("cache");
             imported::fill_cache(&cache).unwrap_or_else(|e| panic!("{e:#}"));
+            let own_disk = |place: &Place| size.disks.iter().any(|(of, _)| of == place);
+            for place in several(Role::Worker, size.workers).filter(|place| !own_disk(place)) {
+                let filled = imported::fill_layers(&directory(&place).join("cache"));
+                filled.unwrap_or_else(|e| panic!("{e:#}"));
+            }
         }
         let mut cluster = Self {
             root,

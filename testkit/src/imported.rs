@@ -1,8 +1,11 @@
-//! The root filesystems, as a store has them once `fn` has imported them. Every platform under test has a store of its
-//! own, and compressing them again for each takes 2.4 s of processor time. So each build of `fn` imports them once, and
-//! what it stored is linked into every new store. Nothing writes to an object in place.
+//! The root filesystems, as a store has them once `fn` has imported them, and as a worker has them once it has unpacked
+//! them. Every platform under test has a store and a worker's cache of its own. Compressing them again for each takes
+//! 2.4 s of processor time, and unpacking one takes up to 1.3 s. So each build of `fn` imports them once, the first
+//! worker that unpacks one leaves it for others, and both are linked into new directories. Nothing writes to an object
+//! or to a layer's file in place.
 
 use std::collections::hash_map::DefaultHasher;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{Hash as _, Hasher as _};
 use std::io;
@@ -20,6 +23,10 @@ use crate::s3_server::{self, KEY, SECRET};
 
 /// What the names of their directories begin with, beside the programs.
 const PREFIX: &str = "imported-";
+/// Where a worker's cache has unpacked layers.
+const WORKER_LAYERS: &str = "worker/layers";
+/// Where those that are linked into such caches are kept.
+const LAYERS: &str = "layers";
 /// How long tests may need them.
 const IN_USE: Duration = Duration::from_secs(3600);
 
@@ -37,6 +44,53 @@ pub(crate) fn fill_server(root: &Path) -> Result<()> {
 /// Tells a platform's cache what the archives became, so that it does not read them.
 pub(crate) fn fill_cache(cache: &Path) -> Result<()> {
     link(&made()?.join("cache/imported"), &cache.join("imported"))
+}
+
+/// Gives a worker with this cache, which must be new, the layers that workers have unpacked.
+pub(crate) fn fill_layers(cache: &Path) -> Result<()> {
+    for layer in fs::read_dir(made()?.join(LAYERS)).into_iter().flatten().flatten() {
+        let name = layer.file_name();
+        link_tree(&layer.path(), &cache.join(WORKER_LAYERS), &name)?;
+    }
+    Ok(())
+}
+
+/// Keeps the layers of root filesystems that a worker with this cache has unpacked. It must have ended.
+pub(crate) fn keep_layers(cache: &Path) -> Result<()> {
+    let (made, unpacked) = (made()?, cache.join(WORKER_LAYERS));
+    let kept = made.join(LAYERS);
+    for alias in fs::read_dir(made.join("cache/imported"))?.flatten() {
+        let alias: serde_json::Value = serde_json::from_slice(&fs::read(alias.path())?)?;
+        let digest = alias["alias"]["layer"]["digest"]
+            .as_str()
+            .context("an alias without a layer")?;
+        if kept.join(digest).exists() || !unpacked.join(digest).is_dir() {
+            continue;
+        }
+        let new = tempfile::Builder::new().prefix(".new").tempdir_in(made)?;
+        link_tree(&unpacked.join(digest), new.path(), OsStr::new(digest))?;
+        fs::create_dir_all(&kept)?;
+        // Another may have been quicker.
+        let _exists = fs::rename(new.path().join(digest), kept.join(digest));
+    }
+    Ok(())
+}
+
+/// Makes a tree with the same files, in directories of its own; none on another filesystem.
+fn link_tree(from: &Path, into: &Path, name: &OsStr) -> Result<()> {
+    fs::create_dir_all(into).with_context(|| format!("{}: cannot be made", into.display()))?;
+    if fs::metadata(from)?.dev() != fs::metadata(into)?.dev() {
+        return Ok(());
+    }
+    let made = Command::new("cp")
+        .arg("-al")
+        .arg("--")
+        .arg(from)
+        .arg(into.join(name))
+        .output();
+    let made = made.context("cp (coreutils) cannot be started")?;
+    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    Ok(())
 }
 
 /// Their directory, which is made if there is none for these programs and archives.

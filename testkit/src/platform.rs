@@ -46,6 +46,11 @@ impl Options {
             runtimes: None,
         }
     }
+
+    /// Other programs or archives make other layers.
+    fn has_usual_layers(&self) -> bool {
+        self.programs.is_none() && self.runtimes.is_none()
+    }
 }
 
 impl Default for Options {
@@ -102,9 +107,9 @@ impl Platform {
         let runtimes = options.runtimes.as_deref().unwrap_or_else(|| binaries::runtimes());
         std::os::unix::fs::symlink(runtimes, root.path().join("cache/runtimes"))
             .context("the runtimes cannot be linked")?;
-        // Other programs or archives make other layers.
-        if options.programs.is_none() && options.runtimes.is_none() {
+        if options.has_usual_layers() {
             imported::fill_own_store(root.path())?;
+            imported::fill_layers(&root.path().join("cache"))?;
         }
         let port = free_port();
         let client = Client::new(
@@ -267,10 +272,19 @@ impl Platform {
                 other => return Err(format!("{other:?}\n{}", self.log_tail(60))),
             }
         }
+        self.keep_layers();
         let left = self.leftovers();
         // Statics are not dropped.
         let _removed = fs::remove_dir_all(self.root.path());
         if left.is_empty() { Ok(()) } else { Err(left.join("\n")) }
+    }
+
+    /// Leaves the root filesystems that its worker has unpacked to platforms that start later.
+    fn keep_layers(&self) {
+        if self.options.has_usual_layers() {
+            // They unpack what was not kept.
+            let _unkept = imported::keep_layers(&self.directory("cache"));
+        }
     }
 }
 
@@ -279,6 +293,9 @@ impl Drop for Platform {
         if let Some(parked) = self.running.take() {
             // A failed test has reported that; this only cleans up.
             let _ended = parked.end(Signal::SIGTERM);
+        }
+        if !thread::panicking() {
+            self.keep_layers();
         }
         leftovers::remove(&self.programs, &self.directory("run"));
         if thread::panicking() {
