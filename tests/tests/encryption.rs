@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use memchr::memmem;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Client, Cluster, Folder, Platform, RUNTIME, hub, until};
@@ -57,7 +58,7 @@ fn deploy(client: &Client, folder: &Folder) -> VersionInfo {
 }
 
 fn has(bytes: &[u8], part: &str) -> bool {
-    bytes.windows(part.len()).any(|window| window == part.as_bytes())
+    memmem::find(bytes, part.as_bytes()).is_some()
 }
 
 fn objects_with(store: &Store, part: &str) -> Vec<String> {

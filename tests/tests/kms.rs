@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use memchr::memmem;
 use rekindle_e2e::cluster::{Role, Size};
 use rekindle_e2e::kms::Kms;
 use rekindle_e2e::postgres::Postgres;
@@ -80,7 +81,7 @@ fn files_with(directory: &Path, parts: &[Vec<u8>]) -> Vec<PathBuf> {
             found.extend(files_with(&path, parts));
         } else if kind.is_file() {
             let bytes = fs::read(&path).unwrap_or_default();
-            let has = |part: &Vec<u8>| bytes.windows(part.len()).any(|window| window == part.as_slice());
+            let has = |part: &Vec<u8>| memmem::find(&bytes, part).is_some();
             found.extend(parts.iter().any(has).then_some(path));
         }
     }

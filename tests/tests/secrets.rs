@@ -10,6 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use memchr::memmem;
 use nix::unistd::{Whence, lseek};
 use rekindle_e2e::cluster::Size;
 use rekindle_e2e::collector::Collector;
@@ -80,7 +81,7 @@ fn refused(client: &Client, args: &[&str]) -> String {
 }
 
 fn has(bytes: &[u8], part: &str) -> bool {
-    bytes.windows(part.len()).any(|window| window == part.as_bytes())
+    memmem::find(bytes, part.as_bytes()).is_some()
 }
 
 /// The files below a directory that have this text.
