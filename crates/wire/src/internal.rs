@@ -213,8 +213,8 @@ pub struct ReturnedLease {
     /// stopped.
     #[serde(default)]
     pub stuck: bool,
-    /// Invocations that may still be in flight on it although nobody waits for them. The worker's next heartbeat gives
-    /// their actual number.
+    /// Invocations that may still be in flight on it although nobody waits for them. A later heartbeat of the
+    /// worker gives their actual number.
     #[serde(default)]
     pub busy: u32,
 }

@@ -98,8 +98,8 @@ impl Fleet {
             if instance.lease.as_ref().is_some_and(|l| l.gateway != report.gateway) {
                 continue;
             }
-            instance.lease = None;
-            (instance.in_flight, instance.just_returned) = (returned.busy, true);
+            instance.just_returned = instance.lease.take().is_some();
+            instance.in_flight = returned.busy;
             let idle_since = Millis(now.0.saturating_sub(returned.idle_ms));
             instance.last_active = idle_since.max(instance.created_at);
             if returned.served && instance.stage == Stage::Starting {
@@ -232,6 +232,7 @@ impl Instance {
             // 0 is no lease number: nothing is known.
             None if (1..self.lease_number).contains(&number) => false,
             None => {
+                self.just_returned = false;
                 self.lease_number = self.lease_number.max(number);
                 self.lease = Some(Lease {
                     gateway: gateway.clone(),

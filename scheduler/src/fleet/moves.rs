@@ -176,7 +176,7 @@ impl Fleet {
                     instance.moving = None;
                     instance.left_behind = false;
                     instance.lease = None;
-                    instance.in_flight = 0;
+                    (instance.in_flight, instance.just_returned) = (0, false);
                     instance.evicted_now = 0;
                     // A heartbeat of its new worker that was already in flight does not list it yet.
                     (instance.created_at, instance.last_active, instance.seen) = (now, now, false);
@@ -191,7 +191,7 @@ impl Fleet {
                     let mut instance = original.clone();
                     instance.worker = to.clone();
                     instance.lease = None;
-                    instance.in_flight = 0;
+                    (instance.in_flight, instance.just_returned) = (0, false);
                     instance.stage = Stage::Ready;
                     (instance.created_at, instance.last_active, instance.seen) = (now, now, false);
                     if !self.instances.contains_key(copy) {
