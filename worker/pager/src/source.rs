@@ -40,7 +40,7 @@ pub enum PageLookup<'a> {
 }
 
 /// Why a page cannot be read. The error is final: the source has retried whatever can be retried.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct SourceError {
     /// What is lost and why, including the cause.

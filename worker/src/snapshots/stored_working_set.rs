@@ -125,22 +125,27 @@ fn mapped_around(addresses: &[u64]) -> Vec<u64> {
 
 /// Puts the pages of a working set into the template, except those that are `known`.
 pub(super) fn put_working_set(pack: WorkingSetPack, template: &Template, known: &HashSet<PageRef>) -> StoredRecording {
+    let mut failed = None;
     let put = |page: WorkingSetPage| {
         let at = PageRef {
             pid: page.pid.cast_signed(),
             page: page.page.0,
         };
-        if !known.contains(&at) {
-            template.put_page(at, page.bytes());
+        if failed.is_none() && !known.contains(&at) {
+            failed = template.put_page(at, page.bytes()).err();
         }
         AheadPage {
             page: at,
             written: page.written,
         }
     };
+    let pages = pack.pages.into_iter().map(put).collect();
+    if let Some(error) = failed {
+        tracing::warn!(%error, "a template cannot be written: missing pages are fetched when touched");
+    }
     StoredRecording {
         recording: pack.recording,
-        pages: pack.pages.into_iter().map(put).collect(),
+        pages,
     }
 }
 

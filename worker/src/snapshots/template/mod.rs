@@ -14,7 +14,7 @@ mod process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -325,9 +325,13 @@ impl Template {
     }
 
     /// Puts in one page's plain bytes, which are verified already.
-    pub fn put_page(&self, page: PageRef, bytes: &[u8]) {
-        if let Some(process) = self.process(page.pid) {
-            note(&process.fill_page(page.page, bytes, &self.charge));
+    ///
+    /// # Errors
+    /// Returns an error when the template's file cannot be written. The page is fetched when it is touched.
+    pub fn put_page(&self, page: PageRef, bytes: &[u8]) -> io::Result<()> {
+        match self.process(page.pid) {
+            Some(process) => process.fill_page(page.page, bytes, &self.charge),
+            None => Ok(()),
         }
     }
 
@@ -335,7 +339,7 @@ impl Template {
     /// the fetches in flight of all templates.
     ///
     /// # Errors
-    /// Returns the error of the first chunk that is not available. What was filled stays.
+    /// Returns the error of the first chunk that is not available, or cannot be written. What was filled stays.
     pub(super) async fn fill_all(
         self: &Arc<Self>,
         room: &impl MemoryBudget,
@@ -373,16 +377,22 @@ impl Template {
     /// Fills these regions, all of one chunk.
     async fn fill_chunk(self: &Arc<Self>, chunk: ChunkRef, places: Vec<RegionRef>) -> Result<(), SourceError> {
         let regions = places.iter().map(|place| *self.region(*place)).collect();
-        let this = Arc::clone(self);
+        let (this, failed) = (Arc::clone(self), Arc::new(OnceLock::new()));
+        let first_failure = Arc::clone(&failed);
         let take = move |at: usize, plain: &[u8]| {
             let place = places[at];
-            note(&this.processes[place.process].fill(place.index, 0, plain, &this.charge));
+            if first_failure.get().is_none()
+                && let Err(error) = this.processes[place.process].fill(place.index, 0, plain, &this.charge)
+            {
+                let _is_first = first_failure.set(unwritten(this.region(place), &error));
+            }
             // Instances that start meanwhile take priority.
             std::thread::yield_now();
         };
         // Nobody waits for it, and the store has limits of its own.
         let read = self.reader.read_chunk(chunk, regions, take).await;
-        read.map_err(|e| SourceError { message: chain(&e) })
+        read.map_err(|e| SourceError { message: chain(&e) })?;
+        failed.get().cloned().map_or(Ok(()), Err)
     }
 
     async fn fill_region(&self, process: &ProcessTemplate, index: usize) -> Result<(), SourceError> {
@@ -400,16 +410,13 @@ impl Template {
             }
         };
         let filled = process.fill(index, 0, &plain, &self.charge);
-        filled.map_err(|e| SourceError {
-            message: format!("{region} cannot be written to the template: {e}"),
-        })
+        filled.map_err(|e| unwritten(&region, &e))
     }
 }
 
-/// Logs why pages were not filled ahead. Whoever touches them tries again.
-fn note(filled: &io::Result<()>) {
-    if let Err(error) = filled {
-        tracing::warn!(%error, "a template cannot be written");
+fn unwritten(region: &Region, error: &io::Error) -> SourceError {
+    SourceError {
+        message: format!("{region} cannot be written to the template: {error}"),
     }
 }
 
