@@ -170,6 +170,29 @@ fn an_odd_answer_ends_its_own_request_and_nobody_else_s() {
     assert_eq!(shared().get("odd", "/").ok().instance(), instance, "it goes on");
 }
 
+/// Takes no connections any more once it was asked for `/leaves`, and ends a little later.
+const LEAVING: &str = r#"
+import os, socket, time
+listener = socket.create_server(("127.0.0.1", int(os.environ["PORT"])), backlog=64)
+while True:
+    connection = listener.accept()[0]
+    leaves = b" /leaves " in connection.recv(65536)
+    if leaves:
+        listener.close()
+    connection.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
+    connection.close()
+    if leaves:
+        time.sleep(0.3)
+        os._exit(4)
+"#;
+
+#[test]
+fn a_request_that_a_function_never_got_goes_to_another_instance() {
+    shared().deploy(&Folder::server("leaving", "", LEAVING));
+    let leaving = shared().get("leaving", "/leaves").ok().instance().to_owned();
+    assert_ne!(shared().get("leaving", "/").ok().instance(), leaving);
+}
+
 #[test]
 fn a_request_s_headers_have_the_limits_of_an_answer_s() {
     shared().deploy(&Folder::server("crowded", "", ODD));

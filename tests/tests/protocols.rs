@@ -331,6 +331,11 @@ fn a_call_that_breaks_off_ends_with_a_status() {
             assert_eq!(said(status.metadata(), "x-reason"), "tired");
         }
     }
+    // Calls may still go to the instance that has died.
+    until("another instance", LIMIT, || {
+        let mut caller = caller.clone();
+        block_on(async move { caller.unary("Say", named("hello")).await.ok() })
+    });
     // An answer before the call's messages have ended.
     let mut caller = caller;
     block_on(async move {

@@ -67,7 +67,7 @@ pub(crate) async fn send(
     let exchange = async {
         let answer = match running.client.send(request).await {
             Ok(answer) => answer,
-            Err(e) => return Err(format!("got no answer: {}", instance.no_answer(&e).await.message)),
+            Err(e) => return Err(format!("got no answer: {}", instance.no_answer(&e, true).await.message)),
         };
         let status = answer.status();
         let body = axum::body::to_bytes(Body::new(answer.into_body()), BODY_MAX).await;

@@ -276,7 +276,7 @@ impl Exchange {
             Ok(Err(e)) => {
                 failed_as("broken");
                 tracing::debug!(error = ?e, "no answer");
-                return Err(self.instance.no_answer(&e).await);
+                return Err(self.instance.no_answer(&e, self.first).await);
             }
             Err(_) => {
                 failed_as("timeout");

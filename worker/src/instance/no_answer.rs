@@ -10,12 +10,14 @@ use super::lifecycle::{Instance, InstanceStage, gone};
 
 impl Instance {
     /// Returns why a request has no response. If the connection broke, waits briefly for the news that the process
-    /// ended.
-    pub async fn no_answer(&self, error: &SendError) -> ApiError {
+    /// ended. A request that was not sent can go to another instance, unless it is the `first` here: its instance may
+    /// end whenever it starts, which is to be told.
+    pub async fn no_answer(&self, error: &SendError, first: bool) -> ApiError {
         if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
             return self.broke_off(error);
         }
         match self.end_soon().await {
+            Some(_) if matches!(error, SendError::Connect(_)) && !first => gone(),
             Some(why) => why,
             None => self.broke_off(error),
         }
