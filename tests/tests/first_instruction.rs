@@ -153,7 +153,7 @@ fn facts_that_differ(original: i32, one: i32, other: i32) -> Vec<String> {
     let end = Instant::now() + SETTLED;
     let original = Picture::of_namespace(original).unwrap();
     loop {
-        let [ours, theirs] = [one, other].map(|first| without_stops(Picture::of_namespace(first).unwrap()));
+        let [ours, theirs] = [one, other].map(|first| without_stops(Picture::of_namespace(first).unwrap(), &original));
         let mut told = differ::compare(&ours, &theirs).differences;
         told.retain(|line| {
             let name = line.split(": ").next().unwrap();
@@ -199,13 +199,18 @@ fn without_deleted_names(text: &str) -> String {
     unnamed.collect::<String>() + last
 }
 
-/// Leaves out the signal that stops each thread. It stays pending for those that stop with another.
-fn without_stops(mut picture: Picture) -> Picture {
-    const STOP: u64 = 1 << (Signal::SIGSTOP as u64 - 1);
-    let pending = picture.facts.iter_mut().filter(|(name, _)| name.ends_with(" SigPnd"));
-    for (_, signals) in pending {
-        let others = u64::from_str_radix(signals, 16).unwrap() & !STOP;
-        *signals = format!("{others:016x}");
+/// Leaves out the signal that stops each thread. It stays pending for those that stop with another. Also leaves out the
+/// one by which a traced parent hears that its child was stopped, where the original had none.
+fn without_stops(mut picture: Picture, original: &Picture) -> Picture {
+    let bit = |signal: Signal| 1_u64 << (signal as u64 - 1);
+    let parse = |signals: &String| u64::from_str_radix(signals, 16).unwrap();
+    for (name, signals) in &mut picture.facts {
+        let left_out = match name.rsplit(' ').next() {
+            Some("SigPnd") => bit(Signal::SIGSTOP),
+            Some("ShdPnd") => bit(Signal::SIGCHLD) & !original.facts.get(name).map_or(0, parse),
+            _ => continue,
+        };
+        *signals = format!("{:016x}", parse(signals) & !left_out);
     }
     picture
 }
