@@ -76,21 +76,17 @@ pub(crate) fn keep_layers(cache: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a tree with the same files, in directories of its own; none on another filesystem.
+/// Makes a tree with the same files, in directories of its own; none where files cannot be linked, as on another
+/// filesystem.
 fn link_tree(from: &Path, into: &Path, name: &OsStr) -> Result<()> {
     fs::create_dir_all(into).with_context(|| format!("{}: cannot be made", into.display()))?;
-    if fs::metadata(from)?.dev() != fs::metadata(into)?.dev() {
-        return Ok(());
+    // A worker takes what has the name of a layer for all of it.
+    let new = into.join(".tmp-linked");
+    let made = Command::new("cp").arg("-al").arg("--").arg(from).arg(&new).output();
+    match made.context("cp (coreutils) cannot be started")?.status.success() {
+        true => fs::rename(&new, into.join(name)).context("a layer cannot be renamed"),
+        false => fs::remove_dir_all(&new).or(Ok(())),
     }
-    let made = Command::new("cp")
-        .arg("-al")
-        .arg("--")
-        .arg(from)
-        .arg(into.join(name))
-        .output();
-    let made = made.context("cp (coreutils) cannot be started")?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    Ok(())
 }
 
 /// Their directory, which is made if there is none for these programs and archives.

@@ -109,7 +109,10 @@ impl Platform {
             .context("the runtimes cannot be linked")?;
         if options.has_usual_layers() {
             imported::fill_own_store(root.path())?;
-            imported::fill_layers(&root.path().join("cache"))?;
+            // One with little room for layers is to have it for its own.
+            if !options.args.iter().any(|arg| arg == "--layer-cache") {
+                imported::fill_layers(&root.path().join("cache"))?;
+            }
         }
         let port = free_port();
         let client = Client::new(
