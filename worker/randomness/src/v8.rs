@@ -13,7 +13,7 @@ use crate::{Generator, Kind, Memory, Write};
 /// Numbers in a cache.
 const CACHED: u64 = 64;
 /// The bit that distinguishes a pointer from a small integer.
-pub(crate) const POINTER: u64 = 1;
+const POINTER: u64 = 1;
 /// Mask of the base of compressed pointers.
 const BASE: u64 = !0xffff_ffff;
 
@@ -32,7 +32,6 @@ const NARROW: Layout = Layout { word: 4, shift: 1 };
 #[allow(clippy::cast_possible_truncation, reason = "two words in one")]
 pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> Option<Generator> {
     let (low, high) = (word as u32, (word >> 32) as u32);
-    let is_pointer = |word: u64| word & 3 == POINTER && word < END;
     let is_index = |word: u32| word <= NARROW.small(CACHED) as u32 && word.is_multiple_of(2);
     if low == 0 && u64::from(high) <= CACHED {
         let [state, cache] = words(rest)?;
@@ -63,6 +62,11 @@ pub(crate) fn at(memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> O
         }
     }
     None
+}
+
+/// Whether a word may be a pointer to an object.
+pub(crate) fn is_pointer(word: u64) -> bool {
+    word & 3 == POINTER && word < END
 }
 
 /// The first 32-bit numbers of `bytes`.

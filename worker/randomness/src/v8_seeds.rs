@@ -6,8 +6,7 @@
 //! context   map:ptr length:u64(16) state:2×u64
 //! ```
 
-use crate::memory::END;
-use crate::v8::POINTER;
+use crate::v8::is_pointer;
 use crate::xorshift::{State, Steps, is_random, state};
 use crate::{Generator, Kind, Memory, Write};
 
@@ -43,7 +42,9 @@ impl Search {
     /// The generator that follows this word.
     pub(crate) fn at(&mut self, memory: &Memory<'_>, address: u64, word: u64, rest: &[u8]) -> Option<Generator> {
         let at = if word == LENGTH {
-            let is_map = is_pointer(memory.u64(address.checked_sub(8)?)?);
+            // What it points to may be a file's, and so not in memory.
+            let map = memory.u64(address.checked_sub(8)?)?;
+            let is_map = is_pointer(map) && map >= LOWEST;
             let state = state(rest).filter(|state| is_map && is_random(*state))?;
             let begins = |begin: State| begins_with(begin, unhashed(begin[0]));
             let found = self.contexts.lead_back(state, STEPS_OF_CONTEXT, begins);
@@ -62,11 +63,6 @@ impl Search {
         let (kind, writes) = (Kind::MathRandom, vec![Write::random(at, 16)]);
         Some(Generator { kind, writes })
     }
-}
-
-/// Whether a word may be a pointer to an object. What it points to may be a file's, and so not in memory.
-fn is_pointer(word: u64) -> bool {
-    word & 3 == POINTER && (LOWEST..END).contains(&word)
 }
 
 /// Whether a state whose first half is the hash of `seed` is an initial one.
