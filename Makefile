@@ -194,7 +194,7 @@ clippy: test-packages
 	cargo clippy --release --locked --workspace --all-targets $(CARGO_ARGS) -- -D warnings
 
 doc: test-packages
-	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items --quiet $(CARGO_ARGS)
+	RUSTDOC=$(CURDIR)/scripts/rustdoc-check.sh RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items --quiet $(CARGO_ARGS)
 
 docs: $(MDBOOK) docs-check ## build the book of docs/ into target/book
 	$(MDBOOK) build docs --dest-dir $(CARGO_TARGET_DIR)/book
