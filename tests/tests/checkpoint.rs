@@ -41,6 +41,11 @@ fn deploy(name: &str, more: &str) -> Option<String> {
     shared().try_deploy(&folder).unwrap().snapshot_error
 }
 
+/// Ends a function, which would keep a processor busy.
+fn let_go(name: &str) {
+    shared().delete(name).unwrap();
+}
+
 #[test]
 fn an_orphan_that_waits_for_its_checkpoint_stands_still_as_the_others() {
     for (at, delay) in ["0.0", "0.02", "0.1"].into_iter().enumerate() {
@@ -59,6 +64,7 @@ fn an_orphan_that_waits_for_its_checkpoint_stands_still_as_the_others() {
             assert!(path.starts_with("/tmp/"), "{path} after {delay} s");
             assert_eq!(content, "its own", "{path} after {delay} s");
         }
+        let_go(&name);
     }
 }
 
@@ -105,6 +111,7 @@ fn a_child_that_exchanges_files_all_the_time_stands_still_with_its_parent() {
             assert!(path.starts_with("/tmp/"), "{path} after {told:?}");
             assert_eq!(content, "its own", "{path} after {told:?}");
         }
+        let_go(&name);
     }
 }
 
