@@ -62,7 +62,7 @@ pub(super) fn decode(block: &[u8], plain: &mut [u8]) -> Result<usize, BlockError
         } else if offset == 0 {
             return Err(BlockError::Offset);
         } else if offset >= length {
-            plain.copy_within(start..start + length, end);
+            copy(plain, start, end, length);
         } else {
             repeat(plain, start, end, length);
         }
@@ -83,6 +83,12 @@ fn more(block: &[u8], at: &mut usize) -> Result<usize, BlockError> {
     }
 }
 
+/// Copies `length` bytes from `start` to `end`, which is behind them. (`copy_within` is not inlined at level 2.)
+fn copy(plain: &mut [u8], start: usize, end: usize, length: usize) {
+    let (before, behind) = plain.split_at_mut(end);
+    behind[..length].copy_from_slice(&before[start..start + length]);
+}
+
 /// Repeats the bytes from `start` to `end` for another `length` bytes. Each copy consists of whole repetitions, and is
 /// twice as long as the one before.
 fn repeat(plain: &mut [u8], start: usize, end: usize, length: usize) {
@@ -94,7 +100,7 @@ fn repeat(plain: &mut [u8], start: usize, end: usize, length: usize) {
     let mut next = end;
     while next < end + length {
         let size = (next - start).min(end + length - next);
-        plain.copy_within(start..start + size, next);
+        copy(plain, start, next, size);
         next += size;
     }
 }
