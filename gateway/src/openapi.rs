@@ -191,6 +191,9 @@ fn needs(access: &Access) -> String {
 }
 
 #[cfg(test)]
+mod recorded;
+
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
