@@ -22,6 +22,8 @@ mod tests;
 pub(crate) const DEFAULT_FILE: &str = "/etc/rekindle/rekindle.toml";
 /// Commands that run roles; tables of the file are named after them.
 pub(crate) const ROLES: [&str; 4] = ["up", "gateway", "scheduler", "worker"];
+/// Tables of other programs, which check them.
+const OF_OTHERS: [&str; 1] = ["events"];
 /// Other commands that work on a host's platform: keys at the top hold for them, and those of `[up]` that say where the
 /// platform is.
 const TOOLS: [&str; 15] = [
@@ -258,11 +260,12 @@ impl Settings {
     }
 
     fn role(&self, key: &str) -> Result<()> {
-        if !ROLES.contains(&key) {
+        let tables = [ROLES.as_slice(), &OF_OTHERS].concat();
+        if !tables.contains(&key) {
             bail!(
                 "{}: there is no role [{key}]: tables are {}",
                 self.path.display(),
-                ROLES.join(", ")
+                tables.join(", ")
             );
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The program's configuration file: the gateway and its key, whose sources are read, and which servers they may name.
+//! What the program is told: the gateway and its key, whose sources are read, and which servers they may name.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use rekindle_wire::Namespace;
 use rekindle_wire::event_source::{EventSource, QueueKind};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use toml::Table;
 
 /// Batches in flight at once, of all sources together.
 const BATCHES: usize = 64;
 const BATCHES_MAX: usize = 4_096;
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The table `[events]` of the settings file, with what the command line and variables say over it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Config {
     pub(crate) gateway: String,
     /// A file with the authority of an https gateway's certificate, instead of those that this machine trusts.
@@ -37,13 +39,13 @@ pub(crate) struct Config {
     #[serde(default = "stop_seconds")]
     pub(crate) stop_seconds: u64,
     /// The servers that sources may name.
-    #[serde(default, rename = "server")]
+    #[serde(default, rename = "server", skip_serializing)]
     pub(crate) servers: Vec<Server>,
 }
 
 /// A server that sources may name.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Server {
     #[serde(rename = "type")]
     pub(crate) kind: QueueKind,
@@ -95,19 +97,9 @@ fn stop_seconds() -> u64 {
 }
 
 impl Config {
-    /// Reads and checks a file.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| {
-            format!(
-                "{} cannot be read: docs/how-to/read-from-queues.md says what it has",
-                path.display()
-            )
-        })?;
-        Self::parse(&text).with_context(|| format!("{}", path.display()))
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let mut config: Self = toml::from_str(text).context("it is not understood")?;
+    /// Checks what was read.
+    pub(crate) fn parse(table: Table) -> Result<Self> {
+        let mut config: Self = table.try_into().context("it is not understood")?;
         config.gateway = config.gateway.trim_end_matches('/').to_owned();
         ensure!(
             config.gateway.starts_with("http://") || config.gateway.starts_with("https://"),
@@ -125,20 +117,20 @@ impl Config {
         );
         ensure!(
             (1..=60).contains(&config.poll_seconds),
-            "poll_seconds = {} is impossible: use 1 to 60",
+            "poll-seconds = {} is impossible: use 1 to 60",
             config.poll_seconds
         );
-        ensure!(config.stop_seconds <= 900, "stop_seconds is at most 900");
+        ensure!(config.stop_seconds <= 900, "stop-seconds is at most 900");
         for server in &mut config.servers {
             server.url = server.url.trim_end_matches('/').to_owned();
-            let wrong = || format!("[[server]] {}", server.url);
+            let wrong = || format!("[[events.server]] {}", server.url);
             server.check().with_context(wrong)?;
             let is_open = |namespace: &&Namespace| server.namespaces.as_ref().is_none_or(|all| all.contains(namespace));
             let is_shared = config.namespaces.iter().filter(is_open).count() > 1;
             ensure!(
                 !is_shared || (server.queues.is_some() && server.dead_letters.is_some()),
-                "[[server]] {}: several namespaces may use it, and would read each other's queues: write a [[server]] \
-                 for each, or what all may use (queues = [\"orders-*\"], dead_letters = [\"dead-*\"])",
+                "[[events.server]] {}: several namespaces may use it, and would read each other's queues: write one \
+                 for each, or what all may use (queues = [\"orders-*\"], dead-letters = [\"dead-*\"])",
                 server.url
             );
         }
@@ -168,8 +160,8 @@ impl Config {
                 None => String::new(),
             };
             format!(
-                "{}{credentials} is not open to the namespace {namespace}: the operator adds a [[server]] with this \
-                 url to the configuration of rekindle-events",
+                "{}{credentials} is not open to the namespace {namespace}: the operator adds an [[events.server]] with \
+                 this url to the settings file",
                 source.url
             )
         })?;
@@ -185,7 +177,8 @@ impl Server {
             |list: &Option<Vec<String>>, name: &str| list.as_ref().map(|all| all.iter().any(|p| fits(p, name)));
         let refused = |what: &str, name: &str, setting: &str| {
             Err(format!(
-                "{what} \"{name}\" is not open to this namespace: the operator lists it in {setting} of the [[server]]"
+                "{what} \"{name}\" is not open to this namespace: the operator lists it in {setting} of its \
+                 [[events.server]]"
             ))
         };
         let (queue, letters) = (source.queue.as_str(), source.dead_letter.as_deref());
@@ -214,7 +207,7 @@ impl Server {
         }
         match is_listed(&self.dead_letters, letters).unwrap_or(true) {
             true => Ok(()),
-            false => refused("the queue of dead letters", letters, "dead_letters"),
+            false => refused("the queue of dead letters", letters, "dead-letters"),
         }
     }
 
@@ -227,12 +220,12 @@ impl Server {
         };
         ensure!(
             own,
-            "it has settings of another type: NATS has credentials_file, user, password_file, token_file and ca, \
-             SQS has credentials_file, region and profile"
+            "it has settings of another type: NATS has credentials-file, user, password-file, token-file and ca, \
+             SQS has credentials-file, region and profile"
         );
         ensure!(
             self.user.is_some() == self.password_file.is_some(),
-            "user and password_file belong together: write both"
+            "user and password-file belong together: write both"
         );
         let ways = [
             self.credentials_file.is_some(),
@@ -271,13 +264,17 @@ mod tests {
     use super::*;
     use crate::testing::source;
 
-    const START: &str = "gateway = \"http://127.0.0.1:8080/\"\nkey_file = \"/k\"\n";
+    fn parse(text: &str) -> Result<Config> {
+        Config::parse(text.parse()?)
+    }
+
+    const START: &str = "gateway = \"http://127.0.0.1:8080/\"\nkey-file = \"/k\"\n";
 
     #[test]
     fn a_source_gets_a_server_that_the_operator_has_opened_to_it() {
-        let config = Config::parse(&format!(
+        let config = parse(&format!(
             "{START}[[server]]\ntype = \"nats\"\nurl = \"nats://q:4222/\"\nnamespaces = [\"team\"]\n\
-             [[server]]\ntype = \"nats\"\nurl = \"nats://q:4222\"\ncredentials = \"own\"\ntoken_file = \"/t\"\n"
+             [[server]]\ntype = \"nats\"\nurl = \"nats://q:4222\"\ncredentials = \"own\"\ntoken-file = \"/t\"\n"
         ))
         .unwrap();
         assert_eq!((config.gateway.as_str(), config.batches), ("http://127.0.0.1:8080", 64));
@@ -297,11 +294,11 @@ mod tests {
     #[test]
     fn a_source_uses_nothing_behind_its_server_that_is_not_its_namespaces() {
         let server = "[[server]]\ntype = \"nats\"\nurl = \"nats://q:4222\"\n";
-        let lists = "queues = [\"ORDERS\", \"team-*\"]\ndead_letters = [\"dead*\"]\n";
+        let lists = "queues = [\"ORDERS\", \"team-*\"]\ndead-letters = [\"dead*\"]\n";
         let two = "namespaces = [\"default\", \"team\"]\n";
-        Config::parse(&format!("{START}{two}{server}")).unwrap_err();
-        let config = Config::parse(&format!("{START}{two}{server}{lists}")).unwrap();
-        let alone = Config::parse(&format!("{START}{server}")).unwrap();
+        parse(&format!("{START}{two}{server}")).unwrap_err();
+        let config = parse(&format!("{START}{two}{server}{lists}")).unwrap();
+        let alone = parse(&format!("{START}{server}")).unwrap();
         let with = |change: &dyn Fn(&mut EventSource)| {
             let mut changed = source(1);
             change(&mut changed);
@@ -330,7 +327,7 @@ mod tests {
         for (more, why) in [
             ("namespaces = []\n", "namespaces is empty"),
             ("batches = 0\n", "1 to 4096"),
-            ("poll_seconds = 0\n", "1 to 60"),
+            ("poll-seconds = 0\n", "1 to 60"),
             ("colour = 1\n", "colour"),
             (
                 "[[server]]\ntype = \"nats\"\nurl = \"nats://q\"\nregion = \"x\"\n",
@@ -345,14 +342,14 @@ mod tests {
                 "belong together",
             ),
             (
-                "[[server]]\ntype = \"nats\"\nurl = \"nats://q\"\ntoken_file = \"x\"\ncredentials_file = \"y\"\n",
+                "[[server]]\ntype = \"nats\"\nurl = \"nats://q\"\ntoken-file = \"x\"\ncredentials-file = \"y\"\n",
                 "several ways",
             ),
         ] {
-            let error = format!("{:#}", Config::parse(&format!("{START}{more}")).unwrap_err());
+            let error = format!("{:#}", parse(&format!("{START}{more}")).unwrap_err());
             assert!(error.contains(why), "{more}: {error}");
         }
-        let error = Config::parse("gateway = \"x\"\nkey_file = \"/k\"\n").unwrap_err();
+        let error = parse("gateway = \"x\"\nkey-file = \"/k\"\n").unwrap_err();
         assert!(error.to_string().contains("no address"), "{error}");
     }
 }

@@ -23,17 +23,16 @@ mod progress;
 mod queue;
 mod reader;
 mod server;
+mod settings;
 mod sqs;
 #[cfg(test)]
 mod testing;
 mod verdict;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use clap::Parser;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -43,27 +42,10 @@ use crate::follow::Follower;
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::server::ServerState;
-
-/// Reads queues and invokes functions with their messages.
-#[derive(Debug, Parser)]
-#[command(name = "rekindle-events", version)]
-struct Args {
-    /// The configuration file.
-    #[arg(
-        long,
-        value_name = "FILE",
-        env = "FN_EVENTS_CONFIG",
-        default_value = "/etc/rekindle/events.toml"
-    )]
-    config: PathBuf,
-    /// Read the configuration, say what is wrong with it, and end.
-    #[arg(long)]
-    check: bool,
-}
+use crate::settings::Settings;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match run(&args) {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rekindle-events: {error:#}");
@@ -72,11 +54,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<()> {
-    let config = Config::read(&args.config)?;
-    let key = config::secret(&config.key_file).context("key_file")?;
+fn run() -> Result<()> {
+    let settings = Settings::read()?;
+    let config = settings.config()?;
+    let key = config::secret(&config.key_file).context("key-file")?;
     let gateway = Gateway::new(&config.gateway, key, config.ca.as_deref())?;
-    if args.check {
+    if settings.is_check {
+        print!("{}", settings.in_force(&config)?);
         return Ok(());
     }
     tokio::runtime::Builder::new_multi_thread()

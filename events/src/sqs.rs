@@ -45,7 +45,7 @@ impl SqsQueue {
             let doing = format!("the region of {} is not known", server.url);
             return Err(QueueError::new(
                 doing,
-                "the operator writes region = \"...\" into its [[server]]",
+                "the operator writes region = \"...\" into its [[events.server]]",
             ));
         };
         let timeouts = TimeoutConfig::builder()
@@ -344,7 +344,7 @@ mod tests {
         let (url, asked) = refusing().await;
         let file = std::env::temp_dir().join(format!("rekindle-events-sqs-{}", std::process::id()));
         std::fs::write(&file, "[default]\naws_access_key_id = a\naws_secret_access_key = b\n").unwrap();
-        let settings = format!("type = \"sqs\"\nurl = \"{url}\"\nregion = \"r\"\ncredentials_file = {file:?}");
+        let settings = format!("type = \"sqs\"\nurl = \"{url}\"\nregion = \"r\"\ncredentials-file = {file:?}");
         let server: Server = toml::from_str(&settings).unwrap();
         let queue = SqsQueue::open(&server, &source(1)).await.unwrap();
         let receipts: Vec<String> = (0..25).map(|n| n.to_string()).collect();

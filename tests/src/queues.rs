@@ -225,10 +225,11 @@ impl Events {
     /// Starts one for a platform, with these lines in its configuration.
     pub fn start(platform: &Client, key: &str, more: &str, env: &[(&str, String)]) -> Self {
         let (dir, address) = (tempfile::tempdir().unwrap(), free_address(Ipv4Addr::LOCALHOST));
-        let (config, key_file) = (dir.path().join("events.toml"), dir.path().join("key"));
+        let (config, key_file) = (dir.path().join("rekindle.toml"), dir.path().join("key"));
         fs::write(&key_file, key).unwrap();
         let text = format!(
-            "gateway = \"{}\"\nkey_file = \"{}\"\nlisten = \"{address}\"\npoll_seconds = 1\nstop_seconds = 10\n{more}",
+            "[events]\ngateway = \"{}\"\nkey-file = \"{}\"\nlisten = \"{address}\"\npoll-seconds = 1\nstop-seconds = 10\n\
+             {more}",
             platform.url(),
             key_file.display()
         );

@@ -95,14 +95,14 @@ fn no_message_of_nats_is_lost_when_a_reader_is_killed_and_bad_ones_are_dead_lett
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     client.publish("orders.old.1", &[], &json!({"n": 1_000}));
     client.publish("orders.new.eu", &[("traceparent", trace)], &json!({"n": 0}));
-    let open = format!("[[server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
+    let open = format!("[[events.server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
     let key = key(&platform);
 
     // A server that the operator has not opened is not connected to, and users are told.
     let closed = Events::start(&platform, &key, "", &[]);
     until("the source is refused", LIMIT, || {
         let reader = sources(&platform).first()?.readers.first()?.progress.clone();
-        (reader.state == SourceState::Failing && reader.problem?.contains("[[server]]")).then_some(())
+        (reader.state == SourceState::Failing && reader.problem?.contains("[[events.server]]")).then_some(())
     });
     closed.stop();
 
@@ -234,7 +234,7 @@ fn destinations_are_told_of_each_message_once_though_a_reader_is_killed() {
             &json!({"n": n, "bad": bad.contains(&n), "slow": 0.05}),
         );
     }
-    let open = format!("[[server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
+    let open = format!("[[events.server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
     let key = key(&platform);
     let first = Events::start(&platform, &key, &open, &[]);
     until("some are told of", LIMIT, || {
@@ -268,7 +268,7 @@ fn a_source_that_names_another_subject_goes_on_where_it_was() {
         platform.deploy(&function(&source));
     };
     reading("orders.new");
-    let open = format!("[[server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
+    let open = format!("[[events.server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
     let reader = Events::start(&platform, &key(&platform), &open, &[]);
     client.publish("orders.new", &[], &json!({"n": 1}));
     until_seen(&platform, &[1].into());
@@ -306,7 +306,7 @@ fn messages_that_are_too_much_for_one_request_arrive_in_several() {
     for n in 0..12_u64 {
         client.publish("orders.new", &[], &json!({"n": n, "noise": "x".repeat(700_000)}));
     }
-    let open = format!("[[server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
+    let open = format!("[[events.server]]\ntype = \"nats\"\nurl = \"{url}\"\n");
     let reader = Events::start(&platform, &key(&platform), &open, &[]);
     until_seen(&platform, &(0..12).collect());
     assert_eq!(client.count("DEAD"), 0);
@@ -339,7 +339,7 @@ fn no_message_of_sqs_is_lost_when_a_reader_is_killed_and_bad_ones_are_dead_lette
         "type = \"sqs\"\nurl = \"{url}\"\nqueue = \"{queue}\"\nbatch = 1\nconcurrency = 4\nmax_deliveries = 2\n\
          dead_letter = \"{dead}\"\n"
     )));
-    let open = format!("[[server]]\ntype = \"sqs\"\nurl = \"{url}\"\nregion = \"us-east-1\"\n");
+    let open = format!("[[events.server]]\ntype = \"sqs\"\nurl = \"{url}\"\nregion = \"us-east-1\"\n");
     let env = [
         ("AWS_ACCESS_KEY_ID", "test".to_owned()),
         ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),

@@ -80,6 +80,13 @@ fn what_is_no_option_is_named_with_the_nearest_one() {
             .ends_with("[worker] memroy is no option: did you mean memory?")
     );
     assert!(refusal("quux = 1\n", &["up"]).contains("`fn up --help` lists them"));
+    assert!(
+        options(
+            "[events]\nbatches = 8\n[[events.server]]\nurl = \"nats://q\"\n",
+            &["up"]
+        )
+        .is_empty()
+    );
     assert!(refusal("[wroker]\nmemory = \"1GiB\"\n", &["up"]).contains("there is no role [wroker]"));
     assert!(refusal("[gateway]\nmemory = \"1GiB\"\n", &["worker"]).contains("[gateway] memory is no option"));
     assert!(refusal("[gateway]\ntrust-paths = \"yes\"\n", &["gateway"]).ends_with("is true or false"));
