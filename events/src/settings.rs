@@ -87,7 +87,8 @@ impl Settings {
         let (path, found) = find(&files)?;
         if found.is_former {
             eprintln!(
-                "warning: {path} is read in its former form for one release: write what it has below [{TABLE}] in {FILE}"
+                "warning: {path} is read in its former form for one release: write what it has below [{TABLE}] in \
+                 {FILE}"
             );
         }
         let given = Table::try_from(&args).context("the command line")?;

@@ -228,8 +228,8 @@ impl Events {
         let (config, key_file) = (dir.path().join("rekindle.toml"), dir.path().join("key"));
         fs::write(&key_file, key).unwrap();
         let text = format!(
-            "[events]\ngateway = \"{}\"\nkey-file = \"{}\"\nlisten = \"{address}\"\npoll-seconds = 1\nstop-seconds = 10\n\
-             {more}",
+            "[events]\ngateway = \"{}\"\nkey-file = \"{}\"\nlisten = \"{address}\"\npoll-seconds = 1\n\
+             stop-seconds = 10\n{more}",
             platform.url(),
             key_file.display()
         );
