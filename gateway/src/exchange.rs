@@ -253,7 +253,8 @@ fn timed_out(function: &FunctionId, limit: Duration) -> ApiError {
     ApiError::new(
         ErrorCode::FunctionTimeout,
         format!(
-            "{function} did not answer within its timeout of {}s: raise timeout in fn.toml, or see `fn logs {function}`",
+            "{function} did not answer within its timeout of {}s: raise timeout in fn.toml, or see \
+             `fn logs {function}`",
             limit.as_secs_f64()
         ),
     )
@@ -263,7 +264,8 @@ fn not_started(function: &FunctionId, limit: Duration) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!(
-            "the worker that was to start {function} did not answer within {}s: try again; `fn status` shows the workers",
+            "the worker that was to start {function} did not answer within {}s: try again; `fn status` shows the \
+             workers",
             limit.as_secs_f64()
         ),
     )

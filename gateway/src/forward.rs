@@ -181,7 +181,8 @@ fn broken(outgoing: &Outgoing) -> ApiError {
     ApiError::new(
         ErrorCode::Unavailable,
         format!(
-            "the connection to the worker broke before {} answered: the invocation may have run; see `fn logs {}`, and try again",
+            "the connection to the worker broke before {} answered: the invocation may have run; see `fn logs {}`, and \
+             try again",
             outgoing.function, outgoing.function
         ),
     )

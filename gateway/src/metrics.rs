@@ -36,7 +36,8 @@ const ERRORS: Desc = Desc::new(
     "faas.errors",
     "{error}",
     &[FUNCTION, "start", "error.type"],
-    "Invocations that failed: by the platform's error code, or `5xx` for a function's own answer of such a status (which counts as an invocation too).",
+    "Invocations that failed: by the platform's error code, or `5xx` for a function's own answer of such a status \
+     (which counts as an invocation too).",
 );
 const VERSIONS: Desc = Desc::new(
     "rekindle.gateway.version.invocations",

@@ -491,7 +491,8 @@ pub(crate) fn throttled(function: &FunctionId) -> ApiError {
     ApiError::new(
         ErrorCode::Throttled,
         format!(
-            "too many invocations of {function} are waiting: send less, or raise max_instances or concurrency in fn.toml"
+            "too many invocations of {function} are waiting: send less, or raise max_instances or concurrency in \
+             fn.toml"
         ),
     )
 }

@@ -22,13 +22,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', default_values = ["python"])]
     pub(crate) languages: Vec<Language>,
     /// Measure it with these sizes of touched memory, MiB.
-    #[arg(long, value_name = "MIB", value_delimiter = ',', default_values = ["64"], value_parser = clap::value_parser!(u32).range(1..=2048))]
+    #[arg(
+        long,
+        value_name = "MIB",
+        value_delimiter = ',',
+        default_values = ["64"],
+        value_parser = clap::value_parser!(u32).range(1..=2048)
+    )]
     pub(crate) sizes: Vec<u32>,
     /// Measure this many restores for each delay on a host that has nothing of the snapshot; 0 for none.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) cold: u32,
     /// Extra milliseconds of each request to the object store in these restores.
-    #[arg(long, value_name = "MS", value_delimiter = ',', default_values = ["0", "10", "30"], value_parser = clap::value_parser!(u64).range(0..=1000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        value_delimiter = ',',
+        default_values = ["0", "10", "30"],
+        value_parser = clap::value_parser!(u64).range(0..=1000)
+    )]
     pub(crate) delays: Vec<u64>,
     /// Draw the plots into this directory too, besides the one of the samples.
     #[arg(long, global = true, value_name = "DIR")]

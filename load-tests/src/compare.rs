@@ -34,7 +34,12 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) name_b: Option<String>,
     /// Runs of each start kind in each regime, for builds.
-    #[arg(long = "rounds", value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long = "rounds",
+        value_name = "N",
+        default_value_t = 40,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub(crate) rounds: u32,
 }
 

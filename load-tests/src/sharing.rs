@@ -32,7 +32,9 @@ pub(crate) struct SharingArgs {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_values_t = ["hello-python", "counter-python", "numpy-python", "touch-python", "hello-node"].map(String::from)
+        default_values_t = [
+            "hello-python", "counter-python", "numpy-python", "touch-python", "hello-node",
+        ].map(String::from)
     )]
     samples: Vec<String>,
 }

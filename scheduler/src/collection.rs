@@ -36,8 +36,8 @@ pub(crate) enum CollectionError {
     #[error("a collection is under way: wait for it")]
     UnderWay,
     #[error(
-        "the object store belongs to another scheduler, {0}, whose snapshots this one does not know: if that one is gone for good, \
-         take the store over with `fn snapshot gc --take-over`"
+        "the object store belongs to another scheduler, {0}, whose snapshots this one does not know: if that one is \
+         gone for good, take the store over with `fn snapshot gc --take-over`"
     )]
     Foreign(String),
     #[error("the object store could not be collected")]
@@ -86,7 +86,10 @@ pub(crate) async fn collect(
     }
     if let Some(snapshot) = collected.held_by.first() {
         let count = collected.held_by.len();
-        tracing::warn!(%snapshot, count, "snapshots cannot be read: while they are there no chunk and no layer is removed");
+        tracing::warn!(
+            %snapshot, count,
+            "snapshots cannot be read: while they are there no chunk and no layer is removed"
+        );
     }
     Ok(collected)
 }

@@ -34,7 +34,8 @@ const PLACEMENT: Desc = Desc::new(
     "rekindle.scheduler.placement.duration",
     "s",
     &["start"],
-    "From an ask's arrival until its answer: a wait in the queue, and the worker's word that it takes a new instance, included.",
+    "From an ask's arrival until its answer: a wait in the queue, and the worker's word that it takes a new instance, \
+     included.",
 );
 const QUEUED: Desc = Desc::new(
     "rekindle.scheduler.queue.duration",
@@ -58,7 +59,10 @@ const RETENTION: Desc = Desc::new(
     "rekindle.scheduler.retention",
     "{decision}",
     &["decision"],
-    "What became of instances that nobody used: `parked` or `let_go` after their time, `parked_for_room` or `evicted_for_room` in another's way, `evicted_for_pressure` as their worker was short of memory, `yielded` by a function that held much; `prewarmed` as a call was expected, `prewarm_used` when it came, `prewarm_unused` when it did not.",
+    "What became of instances that nobody used: `parked` or `let_go` after their time, `parked_for_room` or \
+     `evicted_for_room` in another's way, `evicted_for_pressure` as their worker was short of memory, `yielded` by a \
+     function that held much; `prewarmed` as a call was expected, `prewarm_used` when it came, `prewarm_unused` when \
+     it did not.",
 );
 const DEPLOYS: Desc = Desc::new(
     "rekindle.deploys",

@@ -318,7 +318,8 @@ fn attempt(
             let error = ApiError::new(
                 ErrorCode::NoCapacity,
                 format!(
-                    "{} needs {} of memory and the largest worker has {}: lower memory in fn.toml or add a larger worker",
+                    "{} needs {} of memory and the largest worker has {}: lower memory in fn.toml or add a larger \
+                     worker",
                     live.spec.function,
                     live.spec.config.memory,
                     ByteSize(largest)
@@ -373,7 +374,10 @@ impl Launch {
             Ok(()) => Ok(self.placement),
             Err(error) => {
                 span.record("otel.status_code", "ERROR");
-                tracing::warn!(instance = %id, error = &error as &dyn std::error::Error, "an instance could not be started");
+                tracing::warn!(
+                    instance = %id, error = &error as &dyn std::error::Error,
+                    "an instance could not be started"
+                );
                 scheduler.state().fleet.forget(id, scheduler.now());
                 if self.ask.avoid_for(&self.address, scheduler.now()) < STARTS && error.may_do_elsewhere() {
                     return self.again(scheduler);

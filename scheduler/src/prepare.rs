@@ -72,7 +72,11 @@ pub(crate) fn begin(
 ) {
     let here = scheduler.clone();
     scheduler.tasks.spawn(async move {
-        let VersionInfo { function, version: number, .. } = version.info.clone();
+        let VersionInfo {
+            function,
+            version: number,
+            ..
+        } = version.info.clone();
         let _place = place;
         // What is taken over stays as it is.
         let is_made = !matches!(plan, Plan::TakeOver(..));
@@ -100,10 +104,7 @@ pub(crate) fn begin(
         let mut stored = Ok(false);
         if let Ok(done) = &outcome {
             let (snapshot, why_none) = (done.snapshot.as_ref(), done.snapshot_error.as_deref());
-            stored = here
-                .store
-                .set_live(&done.spec, snapshot, why_none, &phases, part)
-                .await;
+            stored = here.store.set_live(&done.spec, snapshot, why_none, &phases, part).await;
             if let Ok(false) = stored {
                 let why = match version.info.reused {
                     Some(_) => "the version whose files it uses was removed meanwhile: deploy again",
@@ -118,7 +119,10 @@ pub(crate) fn begin(
             stored = failed.map(|()| false);
         }
         if let Err(error) = stored {
-            tracing::error!(%function, version = %number, error = &error as &dyn std::error::Error, "the outcome of a deploy could not be stored");
+            tracing::error!(
+                %function, version = %number, error = &error as &dyn std::error::Error,
+                "the outcome of a deploy could not be stored"
+            );
             return abandon(&here, instance);
         }
         match outcome {
@@ -161,7 +165,10 @@ pub(crate) fn begin(
         }
         // If this fails, the next collection ends it.
         if let Err(error) = here.objects.end_deploy(&function, number).await {
-            tracing::warn!(%function, version = %number, error = &error as &dyn std::error::Error, "notes of a deploy that is over stay in the store");
+            tracing::warn!(
+                %function, version = %number, error = &error as &dyn std::error::Error,
+                "notes of a deploy that is over stay in the store"
+            );
         }
     });
 }

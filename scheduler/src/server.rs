@@ -47,7 +47,8 @@ pub enum ServeError {
     Store(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The database holds secrets that another master key encrypted.
     #[error(
-        "the database's secrets were encrypted with master key {known}, and the one given is {own}: copy the master.key of another of its schedulers here, or name it with --master-key"
+        "the database's secrets were encrypted with master key {known}, and the one given is {own}: copy the \
+         master.key of another of its schedulers here, or name it with --master-key"
     )]
     MasterKey {
         /// The database's master key.
@@ -222,7 +223,8 @@ async fn agree_on_master_key(store: &Store, own: KeyId) -> Result<(), ServeError
     tracing::warn!(
         known,
         %own,
-        "the master key is another than before: credentials of asynchronous invocations that wait cannot be read any more"
+        "the master key is another than before: credentials of asynchronous invocations that wait cannot be read any \
+         more"
     );
     store.set_master_key(&own.to_string()).await.map_err(unusable)
 }

@@ -27,7 +27,10 @@ const EXTENSION_MAX: u64 = 64 << 10;
 /// Why an upload was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UploadError {
-    #[error("the upload is larger than {} MiB: leave out what the function does not need (see .fnignore)", UPLOAD_MAX >> 20)]
+    #[error(
+        "the upload is larger than {} MiB: leave out what the function does not need (see .fnignore)",
+        UPLOAD_MAX >> 20
+    )]
     TooLarge,
     #[error("the upload ended early: try again")]
     Interrupted(#[source] axum::Error),

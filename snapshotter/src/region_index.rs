@@ -195,13 +195,18 @@ pub(crate) struct ChunkPresence {
 impl ChunkPresence {
     async fn of(&self, store: &Store, chunk: ChunkRef) -> Result<bool, StoreError> {
         let seen = Arc::clone(self.chunks.lock().entry(chunk).or_default());
-        let looked = seen.get_or_try_init(|| Box::pin(async {
-            let is = exists(store, chunk).await?;
-            if !is {
-                tracing::warn!(chunk = %chunk.id, "chunk of an existing snapshot is missing, its regions are stored again");
-            }
-            Ok(is)
-        }));
+        let looked = seen.get_or_try_init(|| {
+            Box::pin(async {
+                let is = exists(store, chunk).await?;
+                if !is {
+                    tracing::warn!(
+                        chunk = %chunk.id,
+                        "chunk of an existing snapshot is missing, its regions are stored again"
+                    );
+                }
+                Ok(is)
+            })
+        });
         looked.await.copied()
     }
 }

@@ -59,7 +59,8 @@ pub enum OpenError {
     },
     /// The manifest cannot be used.
     #[error(
-        "manifest of snapshot {id} ({key}) is not usable: deploy its function again; `fn snapshot delete --force` removes it"
+        "manifest of snapshot {id} ({key}) is not usable: deploy its function again; `fn snapshot delete --force` \
+         removes it"
     )]
     Manifest {
         /// The snapshot.
@@ -105,7 +106,8 @@ pub enum OpenError {
     },
     /// A part of the bundle is corrupt.
     #[error(
-        "{part} in the bundle of snapshot {id} ({key}) cannot be read: deploy its function again; `fn snapshot delete --force` removes it"
+        "{part} in the bundle of snapshot {id} ({key}) cannot be read: deploy its function again; \
+         `fn snapshot delete --force` removes it"
     )]
     Section {
         /// The snapshot.

@@ -51,7 +51,8 @@ fn an_orphan_that_waits_for_its_checkpoint_stands_still_as_the_others() {
     for (at, delay) in ["0.0", "0.02", "0.1"].into_iter().enumerate() {
         let name = format!("swap-{at}");
         let orphan = format!(
-            "if os.fork() == 0:\n    if os.fork():\n        os._exit(0)\n    try:\n        exchange_when_traced({delay})\n    finally:\n        \
+            "if os.fork() == 0:\n    if os.fork():\n        os._exit(0)\n    try:\n        \
+             exchange_when_traced({delay})\n    finally:\n        \
              os._exit(0)\nos.wait()\n"
         );
         let told = deploy(&name, &orphan);
@@ -97,7 +98,8 @@ fn a_child_that_exchanges_files_all_the_time_stands_still_with_its_parent() {
     // A rename at any moment before the checkpoint is the function's own business, one during it would be seen by every
     // copy.
     let child = "READY = \"/tmp/ready\"\nif os.fork() == 0:\n    open(READY, \"w\").close()\n    while True:\n        \
-        os.rename(PATH, \"/tmp/aside\")\n        os.rename(LINK, PATH)\n        os.rename(PATH, LINK)\n        os.rename(\"/tmp/aside\", PATH)\n\
+        os.rename(PATH, \"/tmp/aside\")\n        os.rename(LINK, PATH)\n        os.rename(PATH, LINK)\n        \
+        os.rename(\"/tmp/aside\", PATH)\n\
         while not os.path.exists(READY):\n    time.sleep(0.001)\n";
     for round in 0..3 {
         let name = format!("swap-child-{round}");
@@ -117,7 +119,8 @@ fn a_child_that_exchanges_files_all_the_time_stands_still_with_its_parent() {
 
 #[test]
 fn links_among_private_files_lead_the_function_where_it_made_them_lead() {
-    let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/file', 'w') as made:\n        made.write(folder)\n    \
+    let code = "import os\nfor folder in ('/tmp', '/dev/shm'):\n    with open(f'{folder}/file', 'w') as made:\n        \
+        made.write(folder)\n    \
         os.symlink(f'{folder}/file', f'{folder}/link')\n\
         def handler(event, context):\n    return [open(f'{folder}/link').read() for folder in ('/tmp', '/dev/shm')]\n";
     shared().deploy(&Folder::python("links", "", code));

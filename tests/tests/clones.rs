@@ -99,10 +99,12 @@ const context = vm.createContext({}), held = Math.random();
 const worker = new Worker(`
   const crypto = require('node:crypto');
   const draw = ${draw};
-  require('node:worker_threads').parentPort.on('message', () => require('node:worker_threads').parentPort.postMessage(draw(crypto)));
+  require('node:worker_threads').parentPort.on('message', () =>
+    require('node:worker_threads').parentPort.postMessage(draw(crypto)));
 `, { eval: true });
 
-const later = (size) => new Promise((done, failed) => crypto.randomFill(Buffer.alloc(size), (e, b) => (e ? failed(e) : done(b))));
+const later = (size) => new Promise((done, failed) =>
+  crypto.randomFill(Buffer.alloc(size), (e, b) => (e ? failed(e) : done(b))));
 
 async function drawAll() {
   const inWorker = await new Promise((done) => { worker.once('message', done); worker.postMessage('draw'); });

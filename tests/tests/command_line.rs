@@ -7,8 +7,10 @@ use std::process::Output;
 use rekindle_e2e::{Folder, shared};
 use serde_json::Value;
 
-const QUIET: &str = "import base64\n\ndef handler(event, context):\n    path = event.get('rawPath')\n    if path == '/raise':\n        raise ValueError('no')\n    \
-    if path == '/bytes':\n        return {'statusCode': 201, 'headers': {'content-type': 'image/png'}, 'isBase64Encoded': True, 'body': base64.b64encode(b'\\xff\\x00').decode()}\n    \
+const QUIET: &str = "import base64\n\ndef handler(event, context):\n    path = event.get('rawPath')\n    \
+    if path == '/raise':\n        raise ValueError('no')\n    \
+    if path == '/bytes':\n        return {'statusCode': 201, 'headers': {'content-type': 'image/png'}, \
+    'isBase64Encoded': True, 'body': base64.b64encode(b'\\xff\\x00').decode()}\n    \
     return {'statusCode': 200, 'headers': {'content-type': 'text/plain'}, 'body': 'well'}\n";
 
 fn err(output: &Output) -> String {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use rekindle_e2e::{Folder, Platform, SetOnDrop, host, until};
 
 const SOON: Duration = Duration::from_secs(15);
-const CODE: &str = "import time\ncount = 0\ndef handler(event, context):\n    global count\n    count += 1\n    time.sleep(0.05)\n    return count\n";
+const CODE: &str = "import time\ncount = 0\ndef handler(event, context):\n    global count\n    count += 1\n    \
+    time.sleep(0.05)\n    return count\n";
 
 fn names(platform: &Platform) -> BTreeSet<String> {
     platform.functions().iter().map(|f| f.name.to_string()).collect()

@@ -329,7 +329,8 @@ fn a_function_that_does_not_start_fails_its_deploy_with_its_last_words() {
 
 #[test]
 fn a_hook_that_fails_costs_the_snapshot_or_the_instance_but_not_the_answer() {
-    let code = "import rekindle\n@rekindle.before_snapshot\ndef refuse():\n    raise ValueError('not now')\ndef handler(event, context):\n    return 1\n";
+    let code = "import rekindle\n@rekindle.before_snapshot\ndef refuse():\n    raise ValueError('not now')\n\
+        def handler(event, context):\n    return 1\n";
     let version = shared().try_deploy(&Folder::python("no-snapshot", "", code)).unwrap();
     assert!(version.snapshot.is_none());
     assert!(
@@ -390,7 +391,8 @@ ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forev
 
 #[test]
 fn an_after_restore_hook_that_hangs_costs_that_restore_and_the_function_boots() {
-    let code = "import time, rekindle\n@rekindle.after_restore\ndef hang():\n    time.sleep(3600)\ndef handler(event, context):\n    return 1\n";
+    let code = "import time, rekindle\n@rekindle.after_restore\ndef hang():\n    time.sleep(3600)\n\
+        def handler(event, context):\n    return 1\n";
     shared().deploy(&Folder::python("hanging-hook", "rehearse = false", code));
     let answer = shared().fresh("restored", "hanging-hook", "/").ok();
     assert_eq!(answer.start(), "booted", "it says what it did instead");
@@ -451,7 +453,8 @@ fn no_worker_with_room_is_503_and_when_to_come_back() {
 fn bulky(name: &str) -> Folder {
     let code = format!(
         "import hashlib, zlib\nparts = [hashlib.shake_256(b'{name}:%d' % n).digest(1 << 20) for n in range(12)]\n\
-         def handler(event, context):\n    if event.get('rawPath') == '/sum':\n        return [zlib.crc32(p) for p in parts]\n    return 'well'\n"
+         def handler(event, context):\n    if event.get('rawPath') == '/sum':\n        \
+         return [zlib.crc32(p) for p in parts]\n    return 'well'\n"
     );
     Folder::python(name, "timeout = \"40s\"", &code)
 }

@@ -88,7 +88,8 @@ def handler(event, context):
                 pass
     return {"files": texts, "commands": commands, "kills": kills, "uid": os.getuid(), "host": socket.gethostname(),
             "abstract": connects(socket.AF_UNIX, "\0keeper"), "loopback": connects(socket.AF_INET, ("127.0.0.1", 9123)),
-            "gateway": connects(socket.AF_INET, ("127.0.0.1", gateway)), "outside": connects(socket.AF_INET, ("127.0.0.1", outside)),
+            "gateway": connects(socket.AF_INET, ("127.0.0.1", gateway)),
+            "outside": connects(socket.AF_INET, ("127.0.0.1", outside)),
             "addresses": open("/proc/net/fib_trie").read(), "root": sorted(os.listdir("/"))}
 "#;
 
@@ -144,8 +145,10 @@ fn a_function_sees_nothing_of_another_or_of_the_host() {
 
 #[test]
 fn two_instances_of_one_function_share_nothing_that_can_be_written() {
-    let code = "import os\ndef handler(event, context):\n    names = sorted(os.listdir('/tmp') + os.listdir('/dev/shm'))\n    \
-        for folder in ('/tmp', '/dev/shm'):\n        open(folder + '/' + context.aws_request_id, 'w').write('x')\n    return names\n";
+    let code = "import os\ndef handler(event, context):\n    \
+        names = sorted(os.listdir('/tmp') + os.listdir('/dev/shm'))\n    \
+        for folder in ('/tmp', '/dev/shm'):\n        open(folder + '/' + context.aws_request_id, 'w').write('x')\n    \
+        return names\n";
     shared().deploy(&Folder::python("apart", "", code));
     for _ in 0..2 {
         let answer = shared().fresh("restored", "apart", "/").ok();

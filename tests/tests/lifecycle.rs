@@ -386,7 +386,8 @@ fn an_unknown_function_is_404() {
 
 #[test]
 fn what_a_function_writes_is_in_its_log() {
-    let code = "import sys\nprint('while it loads')\ndef handler(event, context):\n    print('to stdout')\n    print('to stderr', file=sys.stderr)\n    return 1\n";
+    let code = "import sys\nprint('while it loads')\ndef handler(event, context):\n    print('to stdout')\n    \
+        print('to stderr', file=sys.stderr)\n    return 1\n";
     shared().deploy(&Folder::python("talks", "rehearse = false", code));
     let answer = shared().fresh("restored", "talks", "/").ok();
     shared().until_logged("talks", "while it loads");
@@ -493,7 +494,11 @@ fn hook_paths_cannot_be_called_from_outside() {
     }
     // The client library normalises paths; a socket does not.
     let mut line = TcpStream::connect(("127.0.0.1", shared().port())).unwrap();
-    line.write_all(b"POST /function/hooked/x/../.rekindle/after-restore HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+    line.write_all(
+        b"POST /function/hooked/x/../.rekindle/after-restore HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\
+        connection: close\r\n\r\n",
+    )
+    .unwrap();
     let mut answer = String::new();
     line.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");

@@ -25,7 +25,8 @@ fn run(command: &mut Command) {
 /// A folder with the C program of the checks, and `settings` in its fn.toml.
 fn checks(name: &str, settings: &str) -> Folder {
     let folder = Folder::with_config(&format!(
-        "name = \"{name}\"\nruntime = \"http\"\ncommand = [\"./checks\"]\nmemory = \"192MiB\"\ntimeout = \"60s\"\nidle = \"60s\"\n\
+        "name = \"{name}\"\nruntime = \"http\"\ncommand = [\"./checks\"]\nmemory = \"192MiB\"\ntimeout = \"60s\"\n\
+         idle = \"60s\"\n\
          max_instances = 40\n{settings}"
     ));
     let mut sources: Vec<_> = fs::read_dir(source("memory"))

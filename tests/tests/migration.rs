@@ -53,7 +53,8 @@ def handler(event, context):
     if path == "/slow":
         time.sleep(1.5)
     kept = open("/tmp/kept").read() if os.path.exists("/tmp/kept") else None
-    return {"born": BORN, "count": count, "digest": digest() if path != "/tick" else None, "kept": kept, "pid": os.getpid()}
+    return {"born": BORN, "count": count, "digest": digest() if path != "/tick" else None, "kept": kept,
+            "pid": os.getpid()}
 "#;
 
 fn cluster(store: &ObjectStore) -> Cluster {
@@ -220,7 +221,8 @@ fn an_instance_whose_memory_is_evicted_moves_with_it() {
 
 /// Counts exactly, and takes a moment for it.
 const COUNTER: &str = "import threading, time\ncount = 0\nlock = threading.Lock()\n\
-    def handler(event, context):\n    global count\n    time.sleep(0.002)\n    with lock:\n        count += 1\n        return count\n";
+    def handler(event, context):\n    global count\n    time.sleep(0.002)\n    with lock:\n        count += 1\n        \
+    return count\n";
 
 #[test]
 fn under_load_no_request_fails_or_is_done_twice_and_a_drained_host_is_left() {

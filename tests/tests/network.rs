@@ -56,7 +56,8 @@ def attempt(step):
     if kind == "opened-reads":
         opened.settimeout(5)
         return opened.recv(100).decode()
-    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET,
+                         socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
     sock.settimeout(step.get("timeout", 10))
     try:
         sock.connect((host, port))
@@ -181,8 +182,10 @@ fn nobody_sends_under_another_s_address() {
     }
     let answered = |address: &str| {
         let code = format!(
-            "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.settimeout(3)\ns.bind(('{address}', 0))\n\
-             s.sendto(b'ping', ('{WORLD}', {ECHO}))\ntry:\n    print(s.recv(99).decode())\nexcept TimeoutError:\n    print('nothing')\n"
+            "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.settimeout(3)\n\
+             s.bind(('{address}', 0))\n\
+             s.sendto(b'ping', ('{WORLD}', {ECHO}))\ntry:\n    print(s.recv(99).decode())\nexcept TimeoutError:\n    \
+             print('nothing')\n"
         );
         world::in_network(&inside, &["python3", "-c", &code]).trim().to_owned()
     };

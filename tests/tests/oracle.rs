@@ -148,7 +148,8 @@ class Handler(BaseHTTPRequestHandler):
 ThreadingHTTPServer(("127.0.0.1", PORT), Handler).serve_forever()
 "#;
 
-const SETTINGS: &str = "memory = \"256MiB\"\ntimeout = \"120s\"\nconcurrency = 2\nhooks = { before_snapshot = \"/stop\" }\n\
+const SETTINGS: &str = "memory = \"256MiB\"\ntimeout = \"120s\"\nconcurrency = 2\n\
+    hooks = { before_snapshot = \"/stop\" }\n\
     [env]\nGLIBC_TUNABLES = \"glibc.pthread.rseq=0\"";
 
 #[test]

@@ -17,7 +17,8 @@ const CODE: &str = "import rekindle, threading, time, uuid\n\
     @rekindle.after_restore\ndef name():\n    global ME\n    ME = uuid.uuid4().hex\n\
     def count():\n    global ticks\n    while True:\n        time.sleep(0.01)\n        ticks += 1\n\
     threading.Thread(target=count, daemon=True).start()\n\
-    def handler(event, context):\n    global requests\n    requests += 1\n    return {'requests': requests, 'ticks': ticks, 'me': ME}\n";
+    def handler(event, context):\n    global requests\n    requests += 1\n    \
+    return {'requests': requests, 'ticks': ticks, 'me': ME}\n";
 
 fn parked(platform: &rekindle_e2e::Client, function: &str, count: usize) -> Vec<InstanceInfo> {
     until(&format!("{count} parked instances of {function}"), LIMIT, || {

@@ -18,7 +18,8 @@ const MEMORY: &str = "256MiB";
 
 const HELLO: &str = "def handler(event, context):\n    return {'ok': True}\n";
 const LARGE: &str = "held = bytearray(b'x' * (48 << 20))\n\
-    def handler(event, context):\n    for at in range(0, len(held), 4096):\n        held[at] = 1\n    return {'ok': True}\n";
+    def handler(event, context):\n    for at in range(0, len(held), 4096):\n        held[at] = 1\n    \
+    return {'ok': True}\n";
 const SLOW: &str = "import time\ndef handler(event, context):\n    time.sleep(0.2)\n    return {'ok': True}\n";
 
 /// Plays the kernel's figures of memory.

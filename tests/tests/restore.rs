@@ -26,8 +26,10 @@ const CLONES: usize = 20;
 
 #[test]
 fn twenty_clones_of_one_snapshot_answer_at_once_and_are_not_alike() {
-    let code = "import os, random, time, uuid\nblob = os.urandom(1 << 20)\n\ndef handler(event, context):\n    time.sleep(3)\n    \
-        return {'random': random.random(), 'urandom': os.urandom(8).hex(), 'uuid': str(uuid.uuid4()), 'blob': sum(blob)}\n";
+    let code = "import os, random, time, uuid\nblob = os.urandom(1 << 20)\n\ndef handler(event, context):\n    \
+        time.sleep(3)\n    \
+        return {'random': random.random(), 'urandom': os.urandom(8).hex(), 'uuid': str(uuid.uuid4()), \
+        'blob': sum(blob)}\n";
     let settings = format!("concurrency = 1\nmax_instances = {CLONES}\ntimeout = \"60s\"");
     shared().deploy(&Folder::python("clones", &settings, code));
     let answers: Vec<Reply> = thread::scope(|s| {
@@ -179,7 +181,8 @@ def handler(event, context):
     found = pathlib.Path('/tmp/made/link').read_bytes()
     open('/tmp/own', 'a').write('x')
     return {'whole': found == bytes(range(256)) * 4000, 'held': held.read().decode(), 'shm': unlinked.read().decode(),
-            'mode': stat.S_IMODE(os.stat('/tmp/made').st_mode), 'env': os.environ['GREETING'], 'home': os.environ['HOME'],
+            'mode': stat.S_IMODE(os.stat('/tmp/made').st_mode), 'env': os.environ['GREETING'],
+            'home': os.environ['HOME'],
             'host': socket.gethostname(), 'own': os.path.getsize('/tmp/own')}
 ";
     shared().deploy(&Folder::python(
@@ -262,7 +265,8 @@ def handler(event, context):
 /// The images of a checkpoint lie in memory too, beside all that the function has.
 #[test]
 fn a_function_that_fills_most_of_its_memory_is_checkpointed_and_restored() {
-    let code = "import os\nblob = os.urandom(96 << 20)\n\ndef handler(event, context):\n    return {'sum': sum(blob[::4096])}\n";
+    let code = "import os\nblob = os.urandom(96 << 20)\n\ndef handler(event, context):\n    \
+        return {'sum': sum(blob[::4096])}\n";
     let version = shared().deploy(&Folder::python("full", "memory = \"128MiB\"", code));
     assert!(version.snapshot.is_some(), "no snapshot: {version:?}");
     let warm = shared().get("full", "/").ok();

@@ -85,7 +85,8 @@ def leave():
     return [mounted, key]
 
 def there(process):
-    """The name of a process, unless it is init's or the CRIU's that has restored this one (which its loader names), or has ended and is about to be reaped."""
+    """The name of a process, unless it is init's or the CRIU's that has restored this one (which its loader names), or
+    has ended and is about to be reaped."""
     try:
         name, rest = open(f"/proc/{process}/stat").read().split("(", 1)[1].rsplit(") ", 1)
     except OSError:
@@ -107,16 +108,20 @@ def look():
     listening = [line.split()[1][-4:] for line in open("/proc/net/tcp").readlines()[1:] if line.split()[3] == "0A"]
     return others, {
         "processes": others != [],
-        "files": sorted(glob.glob("/tmp/**", recursive=True, include_hidden=True) + glob.glob("/dev/shm/*")) not in ([], ["/tmp/"]),
+        "files": sorted(glob.glob("/tmp/**", recursive=True, include_hidden=True) + glob.glob("/dev/shm/*"))
+                 not in ([], ["/tmp/"]),
         "shm": ipc["shm"] > 0, "sem": ipc["sem"] > 0, "msg": ipc["msg"] > 0, "mqueue": queue != -1,
         "abstract": connects(socket.AF_UNIX, "\0left"), "tcp": connects(socket.AF_INET, ("127.0.0.1", 9123)),
-        "listening": "23A3" in listening, "udp": any(line.split()[1].endswith(":23A4") for line in open("/proc/net/udp").readlines()[1:]),
-        "unix": "left" in open("/proc/net/unix").read(), "loopback": int(received[0]) > 10 << 20, "environment": "LEFT" in os.environ,
+        "listening": "23A3" in listening,
+        "udp": any(line.split()[1].endswith(":23A4") for line in open("/proc/net/udp").readlines()[1:]),
+        "unix": "left" in open("/proc/net/unix").read(), "loopback": int(received[0]) > 10 << 20,
+        "environment": "LEFT" in os.environ,
     }
 
 def see():
-    return {"mounts": sorted(line.split()[4] for line in open("/proc/self/mountinfo")), "cgroup": open("/proc/self/cgroup").read(),
-            "environment": sorted(os.environ), "key": trying(lambda: call(249, b"user", b"left", 0, 0)), "host": socket.gethostname()}
+    return {"mounts": sorted(line.split()[4] for line in open("/proc/self/mountinfo")),
+            "cgroup": open("/proc/self/cgroup").read(), "environment": sorted(os.environ),
+            "key": trying(lambda: call(249, b"user", b"left", 0, 0)), "host": socket.gethostname()}
 
 def handler(event, context):
     path = event["rawPath"]

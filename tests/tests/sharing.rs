@@ -25,10 +25,12 @@ fn platform(store: &ObjectStore, sharing: &str) -> Platform {
 fn tells(name: &str, note: u32) -> Folder {
     let code = format!(
         "import os, random, ssl, time, uuid\nnote = {note}\nfirst = random.random()\n\
-         def handler(event, context):\n    return {{\n        'note': note, 'name': context.function_name, 'files': sorted(os.listdir('.')),\n\
+         def handler(event, context):\n    return {{\n        \
+         'note': note, 'name': context.function_name, 'files': sorted(os.listdir('.')),\n\
          \x20       'users': sorted({{*os.getresuid(), *os.getresgid(), os.stat(f'/proc/{{os.getpid()}}').st_uid}}),\n\
          \x20       'environment': dict(os.environ), 'began with': open('/proc/self/environ').read().split('\\0'),\n\
-         \x20       'drawn': [first, random.random(), str(uuid.uuid1()), ssl.RAND_bytes(8).hex()], 'hash': hash('text'), 'clock': time.monotonic()}}\n"
+         \x20       'drawn': [first, random.random(), str(uuid.uuid1()), ssl.RAND_bytes(8).hex()], \
+         'hash': hash('text'), 'clock': time.monotonic()}}\n"
     );
     // Whatever network the one has that the snapshot is taken of.
     let network = if note.is_multiple_of(2) { "none" } else { "egress" };
@@ -223,7 +225,8 @@ fn what_cannot_begin_so_is_booted_and_says_why_where_it_is_at_fault() {
     let seed = platform.fresh("restored", "seeded", "/").ok().text();
     assert_eq!(seed, platform.fresh("booted", "seeded", "/").ok().text());
     let server = "import http.server, os\n\
-         class Answers(http.server.BaseHTTPRequestHandler):\n    def do_GET(self):\n        self.send_response(200)\n        self.end_headers()\n\
+         class Answers(http.server.BaseHTTPRequestHandler):\n    def do_GET(self):\n        \
+         self.send_response(200)\n        self.end_headers()\n\
          http.server.ThreadingHTTPServer(('127.0.0.1', int(os.environ['PORT'])), Answers).serve_forever()\n";
     assert!(
         plain(&platform.deploy(&Folder::server("server", "", server))),

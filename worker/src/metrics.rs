@@ -29,7 +29,8 @@ const INVOKE: Desc = Desc::new(
     "faas.invoke_duration",
     "s",
     &[FUNCTION, "start"],
-    "The function's own time: from the request's way into the sandbox until its answer's headers. Its exemplars name traces.",
+    "The function's own time: from the request's way into the sandbox until its answer's headers. Its exemplars name \
+     traces.",
 )
 .bounds(buckets::FINE);
 const INIT: Desc = Desc::new(
@@ -55,7 +56,8 @@ const RESTORES: Desc = Desc::new(
     "rekindle.restores",
     "{restore}",
     &["tier"],
-    "Restores that began, by where the snapshot's memory was: in this host's `template`, all of it in its chunk cache on `disk`, or in part only in `s3`.",
+    "Restores that began, by where the snapshot's memory was: in this host's `template`, all of it in its chunk cache \
+     on `disk`, or in part only in `s3`.",
 );
 const RESTORED: Desc = Desc::new(
     "rekindle.restores.completed",
@@ -92,13 +94,15 @@ const RUNTIME_SNAPSHOTS: Desc = Desc::new(
     "rekindle.runtime_snapshots",
     "{boot}",
     &["outcome"],
-    "Boots for a deploy that were to begin as the snapshot of their runtime: it was `used`, or `made`; or that `failed`, and they began from nothing.",
+    "Boots for a deploy that were to begin as the snapshot of their runtime: it was `used`, or `made`; or that \
+     `failed`, and they began from nothing.",
 );
 const CAPTURE_BYTES: Desc = Desc::new(
     "rekindle.capture",
     "By",
     &["kind"],
-    "What was captured: `memory` of the processes, of it `zero`; `stored` payload after compression, of it `shared` with what the store had.",
+    "What was captured: `memory` of the processes, of it `zero`; `stored` payload after compression, of it `shared` \
+     with what the store had.",
 );
 const CAPTURE_PHASE: Desc = Desc::new(
     "rekindle.capture.phase.duration",
@@ -131,21 +135,24 @@ const MIGRATION_PAUSE: Desc = Desc::new(
     "rekindle.migration.pause.duration",
     "s",
     &["phase"],
-    "How long no request could be in an instance that moved, as its source saw it: to `settle` its requests, `checkpoint` it, have it `restore`d and `resume`d there; and `whole`.",
+    "How long no request could be in an instance that moved, as its source saw it: to `settle` its requests, \
+     `checkpoint` it, have it `restore`d and `resume`d there; and `whole`.",
 )
 .bounds(buckets::FINE);
 const MIGRATION_BEHIND: Desc = Desc::new(
     "rekindle.migration.behind.duration",
     "s",
     &[],
-    "From when an instance that moved here runs until all its memory is here: so long a loss of its source would end it.",
+    "From when an instance that moved here runs until all its memory is here: so long a loss of its source would end \
+     it.",
 )
 .bounds(buckets::FINE);
 const IDLE_FAULT: Desc = Desc::new(
     "rekindle.idle.fault.duration",
     "s",
     &[],
-    "What a touch of an evicted page waits for it, tried on pages of the worker's own: the kernel serves instances' without telling.",
+    "What a touch of an evicted page waits for it, tried on pages of the worker's own: the kernel serves instances' \
+     without telling.",
 )
 .bounds(&[
     1e-6, 2e-6, 4e-6, 6e-6, 8e-6, 12e-6, 16e-6, 32e-6, 64e-6, 128e-6, 256e-6, 512e-6, 1e-3, 4e-3, 16e-3, 64e-3, 256e-3,

@@ -14,7 +14,14 @@ pub(crate) struct CallerArgs {
     #[arg(long, value_name = "CIDR", env = "FN_TRUSTED_PROXY", value_delimiter = ',', value_parser = network)]
     pub(crate) trusted_proxy: Vec<IpNet>,
     /// A network whose clients have no limits of their own; may be repeated.
-    #[arg(long, value_name = "CIDR", env = "FN_CLIENT_EXEMPT", value_delimiter = ',', default_value = "127.0.0.0/8,::1/128", value_parser = network)]
+    #[arg(
+        long,
+        value_name = "CIDR",
+        env = "FN_CLIENT_EXEMPT",
+        value_delimiter = ',',
+        default_value = "127.0.0.0/8,::1/128",
+        value_parser = network
+    )]
     pub(crate) client_exempt: Vec<IpNet>,
     /// Maximum connections of one client; 0 for no limit.
     #[arg(long, value_name = "N", env = "FN_CLIENT_CONNECTIONS", default_value_t = 1_024)]

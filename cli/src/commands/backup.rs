@@ -44,7 +44,8 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode> {
     let database = layout.data.join(DATABASE);
     if !database.exists() {
         bail!(
-            "{}: no platform has its data there: name its --data; a cluster's database is backed up by PostgreSQL's own means",
+            "{}: no platform has its data there: name its --data; a cluster's database is backed up by PostgreSQL's \
+             own means",
             layout.data.display()
         );
     }
@@ -150,7 +151,8 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
     let changed = changed_unix_ms(&layout.data);
     if changed.is_some_and(|at| at > head.made_unix_ms) && !args.overwrite {
         bail!(
-            "{}: holds changes that are newer than the backup: say --overwrite to go back (what is there is kept beside it)",
+            "{}: holds changes that are newer than the backup: say --overwrite to go back (what is there is kept \
+             beside it)",
             layout.data.display()
         );
     }

@@ -31,7 +31,8 @@ pub(crate) fn run(args: &DownArgs) -> Result<ExitCode> {
     }
     let Some(_lock) = pid_file.lock()? else {
         bail!(
-            "{}: a platform is just starting there, or `fn worker` runs there: try again in a moment, or stop the worker",
+            "{}: a platform is just starting there, or `fn worker` runs there: try again in a moment, or stop the \
+             worker",
             layout.run.display()
         );
     };

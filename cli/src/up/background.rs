@@ -67,7 +67,8 @@ pub(super) fn run(args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
 fn already(running: &Running, args: &UpArgs, layout: &Layout) -> Result<ExitCode> {
     if running.listen != args.listen || running.data != layout.data {
         bail!(
-            "pid {} runs already in {} with the data in {} and listens at {}: stop it with `fn down`, or choose another --run",
+            "pid {} runs already in {} with the data in {} and listens at {}: stop it with `fn down`, or choose \
+             another --run",
             running.pid,
             layout.run.display(),
             running.data.display(),

@@ -193,7 +193,10 @@ async fn start(args: &UpArgs, layout: &Layout, descriptors: u64, roles: &mut Rol
     config.max_connections = isolation::connections_within(descriptors, 2, config.max_connections);
     roles.start("gateway", |stop| rekindle_gateway::serve(config, gateway, stop.wait()));
     phase(layout, "up");
-    tracing::info!(target: super::LOG, url = background::address(args.listen), key = %secrets.admin_key_file.display(), "the platform is up");
+    tracing::info!(
+        target: super::LOG, url = background::address(args.listen), key = %secrets.admin_key_file.display(),
+        "the platform is up"
+    );
     Ok(true)
 }
 

@@ -70,7 +70,8 @@ pub(super) async fn member(joining: JoinSettings<'_>) -> Result<Option<Arc<Membe
             member
         }
         (None, None) if scheduler.starts_with("https://") => bail!(
-            "{}: this host has not joined the cluster: get a token from `fn cluster token --role {}` on the scheduler's host, and start with --join TOKEN",
+            "{}: this host has not joined the cluster: get a token from `fn cluster token --role {}` on the \
+             scheduler's host, and start with --join TOKEN",
             directory.display(),
             peer.role
         ),

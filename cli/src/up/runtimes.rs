@@ -71,7 +71,10 @@ pub(crate) async fn import(store: &Store, cache: &Path) -> Result<Vec<(&'static 
             imported.push((name, Box::pin(import_one(store, name, cache)).await?));
         } else if name == BUILD_TOOLS || usual.contains(&name) {
             let file = tar.display();
-            tracing::warn!(target: super::LOG, %file, "this runtime is not built: functions that need it cannot be deployed");
+            tracing::warn!(
+                target: super::LOG, %file,
+                "this runtime is not built: functions that need it cannot be deployed"
+            );
         }
     }
     if imported.is_empty() {

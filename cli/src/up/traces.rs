@@ -40,10 +40,12 @@ pub(super) fn tell(endpoint: &str) -> String {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, LOCAL_PORT));
     match TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
         Ok(_) => format!(
-            "`make trace` prints the newest invocation's; Jaeger answers at {LOCAL_QUERIES}/api/traces (its page is at {LOCAL_QUERIES}, unless `make traces` built it: without one)"
+            "`make trace` prints the newest invocation's; Jaeger answers at {LOCAL_QUERIES}/api/traces (its page is at \
+             {LOCAL_QUERIES}, unless `make traces` built it: without one)"
         ),
         Err(_) => format!(
-            "nothing listens at {endpoint} yet: `make traces` installs Jaeger and starts it, `make trace` prints the newest invocation's"
+            "nothing listens at {endpoint} yet: `make traces` installs Jaeger and starts it, `make trace` prints the \
+             newest invocation's"
         ),
     }
 }

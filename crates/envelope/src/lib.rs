@@ -284,6 +284,7 @@ mod tests {
     }
 
     /// The wrapped data key (00, 01, … 1f), the nonce and the encrypted secret.
-    const RECORD_1: &str = "046db2ef540d467ac15ec4e3a6416a413c313b1afeced7c69c28a52ac1001da7db492b8cf86563dd6465666768696a6b\
+    const RECORD_1: &str = "046db2ef540d467ac15ec4e3a6416a413c313b1afeced7c69c28a52ac1001da7\
+        db492b8cf86563dd6465666768696a6b\
         6c6d6e6f0a7ebf141c9b76f1584f3084bebb245624af36c47065e32dc1006c1bef";
 }

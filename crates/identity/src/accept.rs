@@ -278,7 +278,8 @@ async fn shake_hands(
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
         let answer = format!(
-            "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{PLAIN}",
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\
+             \r\n{PLAIN}",
             PLAIN.len()
         );
         stream.write_all(answer.as_bytes()).await?;

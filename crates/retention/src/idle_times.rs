@@ -213,7 +213,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_noted_is_read_as_it_was_and_counts_on(minutes in proptest::collection::vec(0_u64..600, 0..80), more in 0_u64..600) {
+        fn what_is_noted_is_read_as_it_was_and_counts_on(
+            minutes in proptest::collection::vec(0_u64..600, 0..80), more in 0_u64..600,
+        ) {
             let mut times = of(minutes);
             let noted = times.noted(MINUTE);
             let mut read = IdleTimes::of(&noted, MINUTE).unwrap();

@@ -52,7 +52,8 @@ async fn scripted(script: &[(u16, &'static str)]) -> (StoreConfig, Heads) {
                             let body = match completes {
                                 true => "<CompleteMultipartUploadResult/>",
                                 false => {
-                                    "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+                                    "<InitiateMultipartUploadResult><UploadId>u</UploadId>\
+                                     </InitiateMultipartUploadResult>"
                                 }
                             };
                             format!(

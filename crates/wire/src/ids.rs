@@ -38,7 +38,8 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 pub enum ParseIdError {
     /// A function name is empty, too long, or has a character that is not valid in a host name.
     #[error(
-        "function name \"{0}\" is not usable: use 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and '-', starting with a letter and not ending with '-'"
+        "function name \"{0}\" is not usable: use 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and '-', starting with a letter \
+         and not ending with '-'"
     )]
     FunctionName(String),
     /// A namespace is empty, too long, or has a character that is not valid in a host name.

@@ -155,7 +155,8 @@ fn too_large() -> ApiError {
     ApiError::new(
         ErrorCode::TooLarge,
         format!(
-            "the body of an asynchronous invocation is over the limit of {}: send less, or pass a reference to the data",
+            "the body of an asynchronous invocation is over the limit of {}: send less, or pass a reference to the \
+             data",
             ByteSize(BODY_MAX as u64)
         ),
     )

@@ -48,7 +48,10 @@ impl Callbacks {
         let https = match hyper_rustls::HttpsConnectorBuilder::new().with_native_roots() {
             Ok(tls) => Some(builder.build(tls.https_only().enable_http1().wrap_connector(connector.clone()))),
             Err(error) => {
-                tracing::warn!(%error, "no certificate authorities are known here: callbacks to https addresses will fail");
+                tracing::warn!(
+                    %error,
+                    "no certificate authorities are known here: callbacks to https addresses will fail"
+                );
                 None
             }
         };

@@ -78,7 +78,8 @@ fn answer(result: &CallResult, request_id: &str) -> Result<Response<Body>, ApiEr
         return Err(ApiError::new(
             ErrorCode::TooLarge,
             format!(
-                "{} answered {} with a body over {}, which is not kept: let it store what is large, and answer a reference",
+                "{} answered {} with a body over {}, which is not kept: let it store what is large, and answer a \
+                 reference",
                 result.function,
                 kept.status,
                 ByteSize(BODY_MAX as u64)

@@ -99,7 +99,8 @@ impl Limit {
         ApiError::new(
             ErrorCode::TooManyRequests,
             format!(
-                "this address has as many {what} as one client may have: send less at once. Its operator raises {option}, and names proxies with --trusted-proxy"
+                "this address has as many {what} as one client may have: send less at once. Its operator raises \
+                 {option}, and names proxies with --trusted-proxy"
             ),
         )
     }

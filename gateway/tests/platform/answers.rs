@@ -127,7 +127,8 @@ async fn even_a_get_may_have_a_body_of_unknown_length() {
     let mut socket = tokio::net::TcpStream::connect(platform.url.strip_prefix("http://").unwrap())
         .await
         .unwrap();
-    let request = "GET /function/hello/swallow HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n\
+    let request = "GET /function/hello/swallow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+                   transfer-encoding: chunked\r\n\r\n\
                    3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();

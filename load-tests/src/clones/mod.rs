@@ -45,7 +45,9 @@ pub(crate) struct ClonesArgs {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_values_t = ["hello-python", "counter-python", "flask-python", "numpy-python", "touch-python", "hello-node", "http-rust"].map(String::from)
+        default_values_t = [
+            "hello-python", "counter-python", "flask-python", "numpy-python", "touch-python", "hello-node", "http-rust",
+        ].map(String::from)
     )]
     samples: Vec<String>,
     /// How many clones are held at once, one number after the other.

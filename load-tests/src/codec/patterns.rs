@@ -96,7 +96,8 @@ fn text(out: &mut impl std::io::Write, bytes: u64, noise: &mut Noise) -> Result<
         let random = noise.next();
         let pick = |from: &[&'static str], shift: u32| from[(random >> shift) as usize % from.len()];
         let line = format!(
-            "{{\"id\": {id}, \"user\": \"user{}\", \"name\": \"{}\", \"tags\": [\"{}\", \"{}\"], \"score\": 0.{}, \"active\": {}}}\n",
+            "{{\"id\": {id}, \"user\": \"user{}\", \"name\": \"{}\", \"tags\": [\"{}\", \"{}\"], \"score\": 0.{}, \
+             \"active\": {}}}\n",
             random % 1_000_000,
             pick(&NAMES, 8),
             pick(&TAGS, 16),

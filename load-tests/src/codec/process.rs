@@ -25,7 +25,9 @@ PART = MIB * 1024 * 1024 // 5 // 4096 * 4096
 def text(rng):
     out, size, n = [], 0, 0
     while size < PART:
-        line = json.dumps({"id": n, "user": rng.randrange(10**6), "name": rng.choice(["Ada", "Grace", "Alan"]), "score": rng.random()})
+        line = json.dumps({
+            "id": n, "user": rng.randrange(10**6), "name": rng.choice(["Ada", "Grace", "Alan"]), "score": rng.random(),
+        })
         out.append(line); size += len(line) + 1; n += 1
     return "\n".join(out).encode()[:PART]
 
@@ -45,7 +47,10 @@ def filled(content):
     return memory
 
 rng = random.Random(7)
-mixed = b"".join((bytes(8192), n.to_bytes(16, "little") * 256, rng.randbytes(4096)) [k] for n in range(PART // 16384) for k in range(3))
+mixed = b"".join(
+    (bytes(8192), n.to_bytes(16, "little") * 256, rng.randbytes(4096)) [k]
+    for n in range(PART // 16384) for k in range(3)
+)
 PARTS = [filled(bytes(PART)), filled(mixed), filled(rng.randbytes(PART)), filled(text(rng)), filled(elf())]
 del mixed
 

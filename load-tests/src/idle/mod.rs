@@ -4,7 +4,8 @@
 //! in a control group that may hold as much as the evictor left.
 //!
 //! ```text
-//! rekindle-bench idle ── one at a time ──> rekindle-bench idle-process   (writes its memory, works on a part of it, then on another)
+//! rekindle-bench idle ── one at a time ──> rekindle-bench idle-process   (writes its memory, works on a part of it,
+//!      │                                      │                            then on another)
 //!      └ policy, looks, PAGEOUT ──────────────┘ swapped out and in by the kernel, zram
 //! ```
 
@@ -45,7 +46,12 @@ pub(crate) struct IdleArgs {
     #[arg(long, value_name = "MS", default_value_t = 10_000)]
     millis: u64,
     /// How much memory it has.
-    #[arg(long, value_name = "PAGES", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(64..=1 << 22))]
+    #[arg(
+        long,
+        value_name = "PAGES",
+        default_value_t = 65_536,
+        value_parser = clap::value_parser!(u64).range(64..=1 << 22)
+    )]
     pages: u64,
     /// How long memory must be untouched before it is evicted.
     #[arg(long, value_name = "MS", default_value_t = 1_000)]

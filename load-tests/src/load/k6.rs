@@ -199,7 +199,10 @@ mod tests {
 
     #[test]
     fn thresholds_are_read_from_the_summary() {
-        let text = r#"{"metrics":{"fn_failed":{"type":"rate","values":{},"thresholds":{"rate<=0.001":{"ok":false}}},"vus":{}}}"#;
+        let text = concat!(
+            r#"{"metrics":{"fn_failed":{"type":"rate","values":{},"#,
+            r#""thresholds":{"rate<=0.001":{"ok":false}}},"vus":{}}}"#
+        );
         let read = thresholds(serde_json::from_str(text).unwrap());
         assert_eq!(read.len(), 1);
         assert_eq!((read[0].metric.as_str(), read[0].met), ("fn_failed", false));

@@ -211,9 +211,9 @@ mod tests {
 
     /// As k6 1.8 writes it.
     fn point(metric: &str, second: u32, value: f64, tags: &str) -> String {
-        format!(
-            r#"{{"metric":"{metric}","type":"Point","data":{{"time":"1970-01-01T00:00:{second:02}.121910767Z","value":{value},"tags":{{"group":"","scenario":"steady",{tags}}}}}}}"#
-        )
+        let time = format!("1970-01-01T00:00:{second:02}.121910767Z");
+        let tags = format!(r#"{{"group":"","scenario":"steady",{tags}}}"#);
+        format!(r#"{{"metric":"{metric}","type":"Point","data":{{"time":"{time}","value":{value},"tags":{tags}}}}}"#)
     }
 
     fn tally(lines: &[String]) -> Tally {

@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn gauges_of_several_workers_add_up() {
-        let text = "# HELP rekindle_sandboxes_ready Empty.\n# TYPE rekindle_sandboxes_ready gauge\nrekindle_sandboxes_ready 3\nother{a=\"b\"} 7\n";
+        let text = "# HELP rekindle_sandboxes_ready Empty.\n# TYPE rekindle_sandboxes_ready gauge\n\
+            rekindle_sandboxes_ready 3\nother{a=\"b\"} 7\n";
         let mut found = BTreeMap::new();
         gauges(text, &WORKER_GAUGES, &mut found);
         gauges(text, &WORKER_GAUGES, &mut found);

@@ -67,13 +67,16 @@ impl Scenario {
         match self {
             Self::Steady => "One small Python function at a constant rate, whether or not the answers keep up.",
             Self::Ramp => {
-                "The same function: the rate rises to its greatest, stays, and falls. An instance takes one request at a time."
+                "The same function: the rate rises to its greatest, stays, and falls. An instance takes one request at \
+                 a time."
             }
             Self::Spike => {
-                "Many requests at the same instant to a function (Python, 64 MB touched) without any instance; all instances are removed between two spikes."
+                "Many requests at the same instant to a function (Python, 64 MB touched) without any instance; all \
+                 instances are removed between two spikes."
             }
             Self::Popularity => {
-                "Many functions of which few are popular (Zipf), with an idle time of 5 s: the head stays warm, the tail goes to zero and is restored."
+                "Many functions of which few are popular (Zipf), with an idle time of 5 s: the head stays warm, the \
+                 tail goes to zero and is restored."
             }
             Self::Bodies => "Bodies of 1 KiB to 4 MiB sent and had back, and answers streamed in pieces with pauses.",
             Self::Deploys => {
@@ -81,7 +84,8 @@ impl Scenario {
                  are rolled back."
             }
             Self::Moves => {
-                "A constant rate to a function whose instances move between two workers while new versions of it go live."
+                "A constant rate to a function whose instances move between two workers while new versions of it go \
+                 live."
             }
         }
     }

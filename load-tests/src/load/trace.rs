@@ -138,7 +138,10 @@ pub(super) async fn stored(jaeger: &Jaeger, id: Option<&str>) -> Result<Trace> {
             .ask(&format!("/api/traces?service=rekindle&limit={LOOKED_AT}"))
             .await?,
     )?;
-    newest.context("the store has no invocation's trace yet: is the platform started with `fn up --traces`, and was a function called?")
+    newest.context(
+        "the store has no invocation's trace yet: is the platform started with `fn up --traces`, and was a \
+        function called?",
+    )
 }
 
 fn newest(body: &[u8]) -> Result<Option<Trace>> {
@@ -247,8 +250,10 @@ mod tests {
     /// As in a response of Jaeger v2.
     fn span(id: &str, name: &str, parent: &str, began: u64, role: &str) -> String {
         format!(
-            r#"{{"traceID":"t","spanID":"{id}","operationName":"{name}","references":[{{"refType":"CHILD_OF","traceID":"t","spanID":"{parent}"}}],
-            "startTime":{began},"duration":1500,"tags":[{{"key":"rekindle.role","type":"string","value":"{role}"}}],"logs":[],"processID":"p1"}}"#
+            r#"{{"traceID":"t","spanID":"{id}","operationName":"{name}",
+            "references":[{{"refType":"CHILD_OF","traceID":"t","spanID":"{parent}"}}],
+            "startTime":{began},"duration":1500,"tags":[{{"key":"rekindle.role","type":"string","value":"{role}"}}],
+            "logs":[],"processID":"p1"}}"#
         )
     }
 

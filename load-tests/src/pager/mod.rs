@@ -3,8 +3,8 @@
 //! turn, on an idle machine and on a busy one.
 //!
 //! ```text
-//! rekindle-bench pager ── one at a time ──> rekindle-bench pager-process   (its memory, CRIU's part, the workload, the clock)
-//!      └ the real pager  <── userfaultfd ──────┘
+//! rekindle-bench pager ── one at a time ──> rekindle-bench pager-process   (its memory, CRIU's part, the workload,
+//!      └ the real pager  <── userfaultfd ──────┘                              the clock)
 //! ```
 
 mod case;
@@ -32,7 +32,12 @@ pub(crate) struct PagerArgs {
     #[arg(long, value_name = "MS", default_value_t = 1_000)]
     millis: u64,
     /// How much restored memory it has.
-    #[arg(long, value_name = "PAGES", default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    #[arg(
+        long,
+        value_name = "PAGES",
+        default_value_t = 16_384,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20)
+    )]
     pages: u64,
     /// Only these workloads.
     #[arg(long, value_enum, value_delimiter = ',')]

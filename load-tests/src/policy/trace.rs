@@ -3,7 +3,8 @@
 //!
 //! | of a function | from the paper |
 //! |---|---|
-//! | mean invocations a day | over eight orders of magnitude; 45 % at most one an hour, 81 % at most one a minute, log-uniform between those; 15.6 % are called by timers |
+//! | mean invocations a day | over eight orders of magnitude; 45 % at most one an hour, 81 % at most one a minute, |
+//! | | log-uniform between those; 15.6 % are called by timers |
 //! | duration | lognormal, log-mean -0.38 and deviation 2.36 (seconds); cut at ten minutes |
 //! | memory | Burr, c = 11.652, k = 0.221, scale 107.083 (MB) |
 //!

@@ -141,7 +141,10 @@ pub(super) async fn delete(scheduler: Scheduler, call: Call<DeleteFunction>) -> 
         for address in addresses {
             if let Err(error) = here.workers.remove_function(&address, &name).await {
                 // The worker stops them when its next heartbeat is answered.
-                tracing::warn!(%name, error = &error as &dyn std::error::Error, "a worker could not remove a deleted function at once");
+                tracing::warn!(
+                    %name, error = &error as &dyn std::error::Error,
+                    "a worker could not remove a deleted function at once"
+                );
             }
         }
         pump(&here);

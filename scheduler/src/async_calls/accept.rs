@@ -92,7 +92,8 @@ async fn accept_of(scheduler: &Scheduler, mut new: NewCall, sender: Sender) -> R
             return Err(ApiError::new(
                 ErrorCode::Conflict,
                 format!(
-                    "this idempotency key was that of another request of yours, accepted as {}: use a new one for a new request",
+                    "this idempotency key was that of another request of yours, accepted as {}: use a new one for a \
+                     new request",
                     earlier.id
                 ),
             ));
@@ -142,11 +143,13 @@ fn refused(row: &NewRow, full: QueueFull) -> ApiError {
             QueueFull::Quota(over) => return over.error(function.namespace(), Some(1)),
             QueueFull::Function(limit) => {
                 format!(
-                    "{limit} asynchronous invocations of {function} wait already: send less, or raise max_instances in fn.toml"
+                    "{limit} asynchronous invocations of {function} wait already: send less, or raise max_instances in \
+                     fn.toml"
                 )
             }
             QueueFull::Bytes(limit) => format!(
-                "{} of asynchronous invocations of {function} wait already: send less, pass references to data, or raise max_instances in fn.toml",
+                "{} of asynchronous invocations of {function} wait already: send less, pass references to data, or \
+                 raise max_instances in fn.toml",
                 ByteSize(limit)
             ),
             QueueFull::Namespace => format!(

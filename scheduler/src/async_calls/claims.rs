@@ -117,7 +117,8 @@ async fn whole(
     if unsealed(scheduler, &mut call, request_sealed.as_deref()) {
         return Ok(Some(call));
     }
-    let why = "its Authorization and Cookie headers cannot be decrypted: put the master key back that the scheduler had, then `fn async retry`";
+    let why = "its Authorization and Cookie headers cannot be decrypted: put the master key back that the scheduler \
+        had, then `fn async retry`";
     let ended = CallDisposition::Dead {
         answer: None,
         error: ApiError::new(ErrorCode::Internal, why),
@@ -141,7 +142,10 @@ fn unsealed(scheduler: &Scheduler, call: &mut ClaimedCall, sealed: Option<&[u8]>
     let opened = sealing::unseal(key, &call.id, Message::Request, sealed, headers);
     if let Err(error) = &opened {
         let error = error as &dyn std::error::Error;
-        tracing::warn!(call = %call.id, function = %call.function, error, "an asynchronous invocation is given up, as its credentials cannot be read");
+        tracing::warn!(
+            call = %call.id, function = %call.function, error,
+            "an asynchronous invocation is given up, as its credentials cannot be read"
+        );
     }
     opened.is_ok()
 }

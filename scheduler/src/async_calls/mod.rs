@@ -75,7 +75,10 @@ fn opened(scheduler: &Scheduler, stored: StoredCall) -> CallResult {
         let key = &scheduler.config.master_key;
         let put_back = sealing::unseal(key, &result.id, Message::Answer, sealed.as_deref(), &mut answer.headers);
         if let Err(error) = put_back {
-            tracing::warn!(call = %result.id, error = &error as &dyn std::error::Error, "an answer is told without its cookies");
+            tracing::warn!(
+                call = %result.id, error = &error as &dyn std::error::Error,
+                "an answer is told without its cookies"
+            );
         }
     }
     result

@@ -55,7 +55,10 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
             let is_dead = matches!(ended, CallDisposition::Dead { .. });
             metrics.finished(function.as_str(), if is_dead { "dead" } else { "done" }, took);
             if let CallDisposition::Dead { error, .. } = &ended {
-                tracing::warn!(%function, call = %id, %error, attempts = row.call.attempts, "an asynchronous invocation is given up");
+                tracing::warn!(
+                    %function, call = %id, %error, attempts = row.call.attempts,
+                    "an asynchronous invocation is given up"
+                );
                 metrics.dead(function.as_str(), error.code.as_str());
             }
             if row.call.callback.is_some() || row.has_destination {

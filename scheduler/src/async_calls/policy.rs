@@ -3,7 +3,8 @@
 //! | the attempt | then |
 //! |---|---|
 //! | was answered below 500 | done |
-//! | was answered 500 or more, threw, crashed, timed out, could not start | again after 1, 2, 4, … seconds, at most `max_attempts` times |
+//! | was answered 500 or more, threw, crashed, timed out, could not start | again after 1, 2, 4, … seconds, |
+//! | | at most `max_attempts` times |
 //! | did not reach the function: no slot, no worker | again, without counting |
 //! | cannot succeed: no such function, an impossible request | dead |
 //!

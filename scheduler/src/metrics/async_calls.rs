@@ -16,7 +16,8 @@ const ATTEMPTS: Desc = Desc::new(
     "rekindle.async.attempts",
     "{attempt}",
     &[FUNCTION, "outcome"],
-    "Attempts at them that are over: `answered`, `answered_5xx`, `failed`, `unreached` (no slot, no worker), `released` (by a gateway that ended), `lost` (with their gateway).",
+    "Attempts at them that are over: `answered`, `answered_5xx`, `failed`, `unreached` (no slot, no worker), \
+     `released` (by a gateway that ended), `lost` (with their gateway).",
 );
 const DEAD: Desc = Desc::new(
     "rekindle.async.dead",

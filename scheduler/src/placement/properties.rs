@@ -225,7 +225,11 @@ proptest! {
             }
             // With no difference in load, room and zone, the tier decides.
             let even = Cluster {
-                hosts: cluster.hosts.iter().map(|h| Host { capacity: 1_000, zone: 0, busy: 0.1, drained: false, silent: false, ..h.clone() }).collect(),
+                hosts: cluster
+                    .hosts
+                    .iter()
+                    .map(|h| Host { capacity: 1_000, zone: 0, busy: 0.1, drained: false, silent: false, ..h.clone() })
+                    .collect(),
                 placed: Vec::new(),
             };
             let even = even.fleet(0..cluster.hosts.len());
@@ -258,7 +262,12 @@ proptest! {
             fleet.grant(id, &gateway(9), &version, ends);
             for n in 0..3 {
                 let returned = ReturnedLease { instance: id.clone(), served: true, idle_ms: 0, stuck: false, busy: 0 };
-                let report = LeaseReport { gateway: gateway(n), held: vec![id.clone()], numbers: Vec::new(), returned: vec![returned] };
+                let report = LeaseReport {
+                    gateway: gateway(n),
+                    held: vec![id.clone()],
+                    numbers: Vec::new(),
+                    returned: vec![returned],
+                };
                 prop_assert_eq!(&fleet.report(&report, ends).0, std::slice::from_ref(id));
             }
             prop_assert_eq!(&fleet.instances[id].lease.as_ref().unwrap().gateway, &gateway(9));

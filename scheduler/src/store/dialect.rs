@@ -95,7 +95,8 @@ impl Dialect {
             // FULL: what was accepted survives a power cut, not only a kill.
             Self::Sqlite => connection
                 .execute(
-                    "PRAGMA busy_timeout = 10000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON",
+                    "PRAGMA busy_timeout = 10000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+                     PRAGMA foreign_keys = ON",
                 )
                 .await
                 .map(drop),

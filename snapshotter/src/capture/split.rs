@@ -134,7 +134,8 @@ mod tests {
             // The naive way, page by page: (page, its index in the file).
             let pages = runs.iter().flat_map(|run| (run.first..run.first + run.pages).map(|page| (page, run.lazy)));
             let pages: Vec<_> = pages.zip(0..).collect();
-            let lazy: Vec<_> = pages.iter().filter(|((_, lazy), _)| *lazy).map(|((page, _), at)| (*page, *at)).collect();
+            let lazy: Vec<_> =
+                pages.iter().filter(|((_, lazy), _)| *lazy).map(|((page, _), at)| (*page, *at)).collect();
             let eager: Vec<_> = pages.iter().filter(|((_, lazy), _)| !lazy).map(|(_, at)| *at).collect();
             let cut = |cut: &PageWindow| {
                 let PageWindow { first, pages, file_page } = *cut;

@@ -137,7 +137,8 @@ mod tests {
 
         #[test]
         fn damaged_blocks_are_read_as_another_decoder_reads_them(
-            plain in repetitive(), damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            plain in repetitive(),
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         ) {
             let mut block = lz4_flex::block::compress(&plain);
             for (at, to) in damage {

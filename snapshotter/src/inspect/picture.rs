@@ -55,9 +55,11 @@ pub fn draw(title: &str, processes: &[ProcessView]) -> String {
         y += 18;
     }
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"ui-monospace, monospace\"><style>.t{{font-size:15px;font-weight:bold}}.p{{font-size:13px;font-weight:bold}}\
-         .m{{font-size:10px}}.f{{font-size:10px;fill:#6b7280}}</style><rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{body}</svg>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\" font-family=\"ui-monospace, monospace\"><style>\
+         .t{{font-size:15px;font-weight:bold}}.p{{font-size:13px;font-weight:bold}}\
+         .m{{font-size:10px}}.f{{font-size:10px;fill:#6b7280}}</style>\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{body}</svg>\n",
         height = y + 12,
     )
 }

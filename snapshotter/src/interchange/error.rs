@@ -32,7 +32,10 @@ pub enum InterchangeError {
     #[error("{} is missing: name the directory that CRIU dumped into, with --images-dir or -D", .0.display())]
     Missing(PathBuf),
     /// The pages image's size differs from its pagemap.
-    #[error("{} has {found} bytes where its pagemap says {expected}: it is cut off; copy or dump it again", path.display())]
+    #[error(
+        "{} has {found} bytes where its pagemap says {expected}: it is cut off; copy or dump it again",
+        path.display()
+    )]
     Size {
         /// The file.
         path: PathBuf,
@@ -45,7 +48,10 @@ pub enum InterchangeError {
     #[error("{} has the pages of two pagemaps: the directory is not one dump", .0.display())]
     SharedPages(PathBuf),
     /// A compressed block does not decode.
-    #[error("the block at byte {offset} of {} is no lz4 block of {expected} bytes: it is corrupt; copy it again", path.display())]
+    #[error(
+        "the block at byte {offset} of {} is no lz4 block of {expected} bytes: it is corrupt; copy it again",
+        path.display()
+    )]
     Block {
         /// The file.
         path: PathBuf,
@@ -64,7 +70,10 @@ pub enum InterchangeError {
         cause: io::Error,
     },
     /// A page is not in the parent that should have it.
-    #[error("the page at {address:#x} of {} is not in its parent {}: the chain of pre-dumps is not whole", path.display(), parent.display())]
+    #[error(
+        "the page at {address:#x} of {} is not in its parent {}: the chain of pre-dumps is not whole",
+        path.display(), parent.display()
+    )]
     NotInParent {
         /// The pagemap.
         path: PathBuf,
@@ -74,7 +83,10 @@ pub enum InterchangeError {
         address: u64,
     },
     /// A directory needs a parent but has none.
-    #[error("{} has pages in a parent, but there is no {}: put the link back to the pre-dump's directory", path.display(), link.display())]
+    #[error(
+        "{} has pages in a parent, but there is no {}: put the link back to the pre-dump's directory",
+        path.display(), link.display()
+    )]
     NoParent {
         /// The pagemap.
         path: PathBuf,
@@ -90,7 +102,10 @@ pub enum InterchangeError {
         max: usize,
     },
     /// Pages that are in neither the directory nor a parent.
-    #[error("{} lacks the pages at {address:#x}: they were left in the process; dump without --lazy-pages", path.display())]
+    #[error(
+        "{} lacks the pages at {address:#x}: they were left in the process; dump without --lazy-pages",
+        path.display()
+    )]
     Absent {
         /// The pagemap.
         path: PathBuf,

@@ -333,7 +333,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_pages_in_any_blocks_come_back((runs, pages) in process(), per_block in 1..40_u64, levels in 1..4_usize, key: u64) {
+    fn any_pages_in_any_blocks_come_back(
+        (runs, pages) in process(), per_block in 1..40_u64, levels in 1..4_usize, key: u64,
+    ) {
         let work = tempfile::tempdir().unwrap();
         let plain = work.path().join("plain");
         directory(&plain, &runs, &pages);

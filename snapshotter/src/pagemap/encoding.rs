@@ -42,7 +42,8 @@ pub enum ParseError {
     Magic,
     /// Another version of the format, or an unsupported region size.
     #[error(
-        "page map has version {version} with regions of {region_pages} pages; this build reads versions {VERSION_PLAIN} and {VERSION} with a power of two up to 1024"
+        "page map has version {version} with regions of {region_pages} pages; this build reads versions \
+         {VERSION_PLAIN} and {VERSION} with a power of two up to 1024"
     )]
     Version {
         /// The version found.

@@ -213,8 +213,8 @@ fn forbid_core_dumps(core_pattern: &Path) -> io::Result<()> {
     match setrlimit(Resource::RLIMIT_CORE, 1, 1) {
         Err(Errno::EPERM) if crashes_go_to_a_file(core_pattern)? => Ok(()),
         Err(Errno::EPERM) => Err(io::Error::other(
-            "the limit of core dumps is 0, at which the program of kernel.core_pattern would be started for each crash, and \
-             may not be raised to 1: give the worker LimitCORE=1 or more, or CAP_SYS_RESOURCE",
+            "the limit of core dumps is 0, at which the program of kernel.core_pattern would be started for each \
+             crash, and may not be raised to 1: give the worker LimitCORE=1 or more, or CAP_SYS_RESOURCE",
         )),
         other => Ok(other?),
     }

@@ -235,7 +235,9 @@ mod tests {
                         map.free(s, e);
                         for origin in &mut model[s as usize..e as usize] {
                             *origin = match *origin {
-                                Origin::Snapshot(p) | Origin::File(p) if BACKED.iter().any(|b| b.contains(&p)) => Origin::File(p),
+                                Origin::Snapshot(p) | Origin::File(p) if BACKED.iter().any(|b| b.contains(&p)) => {
+                                    Origin::File(p)
+                                }
                                 _ => Origin::Zero,
                             };
                         }

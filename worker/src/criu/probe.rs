@@ -103,7 +103,10 @@ impl Rootfs {
 impl Drop for Rootfs {
     fn drop(&mut self) {
         if let Err(e) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(dir = %self.0.display(), error = %e, "cannot remove the place that the kernel was probed from");
+            tracing::warn!(
+                dir = %self.0.display(), error = %e,
+                "cannot remove the place that the kernel was probed from"
+            );
         }
     }
 }

@@ -34,8 +34,8 @@ const PLAIN: ResolveFlags = ResolveFlags::IN_ROOT
 pub enum OtherFileError {
     /// The path leads to another file.
     #[error(
-        "{} no longer leads to the file that process {pid} has {held}: a copy would have another one; leave the paths of open files alone, or set \
-         snapshot = false in fn.toml",
+        "{} no longer leads to the file that process {pid} has {held}: a copy would have another one; leave the paths \
+         of open files alone, or set snapshot = false in fn.toml",
         shown(.path)
     )]
     Elsewhere {

@@ -85,7 +85,8 @@ pub(crate) fn meminfo_kib(text: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const PSI: &str = "some avg10=12.50 avg60=0.12 avg300=0.38 total=35082065\nfull avg10=1.25 avg60=0.12 avg300=0.35 total=16844401\n";
+    const PSI: &str = "some avg10=12.50 avg60=0.12 avg300=0.38 total=35082065\n\
+        full avg10=1.25 avg60=0.12 avg300=0.35 total=16844401\n";
     const MEMINFO: &str = "MemTotal:        8000000 kB\nMemFree:          100000 kB\nMemAvailable:    2000000 kB\n";
 
     fn roots(proc: &[(&str, &str)], group: &[(&str, &str)]) -> (tempfile::TempDir, MemoryPressure) {

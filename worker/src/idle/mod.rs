@@ -3,8 +3,8 @@
 //! templates.
 //!
 //! ```text
-//!  evictor ──each period──> look (kernel) ──> choose (policy) ──> evict in slices (kernel) ──> swap: the host's, or zram
-//!     ▲                                                                   │
+//!  evictor ──each period──> look (kernel) ──> choose (policy) ──> evict in slices (kernel) ──> swap: the host's, or
+//!     ▲                                                                   │                    zram
 //!     └── what came back was missed: it is left alone, longer each time ──┘
 //! ```
 

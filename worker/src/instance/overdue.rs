@@ -42,7 +42,10 @@ pub async fn wait(
     if tokio::time::timeout(OVERDUE_LIMIT, end).await.is_ok() {
         return;
     }
-    tracing::warn!(instance = %instance.id, function = %instance.spec.function, "an invocation goes on long past its timeout");
+    tracing::warn!(
+        instance = %instance.id, function = %instance.spec.function,
+        "an invocation goes on long past its timeout"
+    );
     in_flight.is_overdue();
     instances.changed.notify_one();
     let alone = async {

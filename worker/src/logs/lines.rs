@@ -156,7 +156,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_is_lost_and_no_line_is_too_long(text in "[a-zé\n]{0,200}", chunk in 1_usize..20, limit in 4_usize..40) {
+        fn no_byte_is_lost_and_no_line_is_too_long(
+            text in "[a-zé\n]{0,200}", chunk in 1_usize..20, limit in 4_usize..40,
+        ) {
             let chunks: Vec<&[u8]> = text.as_bytes().chunks(chunk).collect();
             let lines = split(limit, &chunks);
             prop_assert!(lines.iter().all(|l| l.len() <= limit));

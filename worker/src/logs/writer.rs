@@ -74,7 +74,10 @@ impl FunctionLog {
             Err(error) if !state.failing => {
                 state.failing = true;
                 let directory = state.files.directory().display();
-                tracing::warn!(function = %self.function, %directory, %error, "cannot write logs: lines are lost until the disk takes them again");
+                tracing::warn!(
+                    function = %self.function, %directory, %error,
+                    "cannot write logs: lines are lost until the disk takes them again"
+                );
             }
             Err(_) => {}
         }

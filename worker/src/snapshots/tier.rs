@@ -258,7 +258,10 @@ impl Tier {
             }
         }
         self.counts.idle_bytes.fetch_add(bytes, Ordering::Relaxed);
-        tracing::debug!(snapshot = %snapshot.id, ?pages, there, bytes, "taken back since nobody uses it, as far as its chunks are on this disk");
+        tracing::debug!(
+            snapshot = %snapshot.id, ?pages, there, bytes,
+            "taken back since nobody uses it, as far as its chunks are on this disk"
+        );
     }
 
     /// Evicts a hole of the part worth least, or closes a snapshot. For a newcomer, only evicts what is worth less than

@@ -216,7 +216,8 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
             let what = match workers.iter().any(|w| w.state == WorkerState::Ready) {
                 true => "its turn, or for room on a worker",
                 false => {
-                    "a worker: none takes anything new, see `fn workers`; `fn undrain` one or start one with `fn worker`"
+                    "a worker: none takes anything new, see `fn workers`; `fn undrain` one or start one with \
+                     `fn worker`"
                 }
             };
             steps.step(format!(
@@ -226,7 +227,8 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
         }
         if Instant::now() > deadline {
             bail!(
-                "version {} of {} is still {} and goes on by itself: look with `fn describe {}`, or wait longer with --wait",
+                "version {} of {} is still {} and goes on by itself: look with `fn describe {}`, or wait longer with \
+                 --wait",
                 version.version,
                 version.function,
                 version.state,

@@ -39,7 +39,8 @@ fn of(cpuinfo: &str, driver: &str, poll_ns: &str) -> Check {
         ("" | "none", _) => Check::weaker(
             ABILITY,
             slow,
-            "for page faults that are served in a third of the time, where the kernel has it: modprobe cpuidle-haltpoll force=1",
+            "for page faults that are served in a third of the time, where the kernel has it: modprobe \
+             cpuidle-haltpoll force=1",
         ),
         (other, _) => Check::ok(ABILITY, format!("virtual processors idle by {other}")),
     }

@@ -256,7 +256,8 @@ fn criu_cache() -> Check {
         _ => Check::weaker(
             "CRIU's cache",
             "/run is not a tmpfs",
-            "none needed for sandboxes, which have a tmpfs of their own; elsewhere CRIU probes the kernel at each start (15 ms)",
+            "none needed for sandboxes, which have a tmpfs of their own; elsewhere CRIU probes the kernel at each \
+             start (15 ms)",
         ),
     }
 }
@@ -285,7 +286,9 @@ fn egress() -> Check {
         Err(e) => Check::weaker(
             "way out of functions",
             format!("{:#}", anyhow::Error::new(e)),
-            "install the package nftables (a kernel with CONFIG_VETH, CONFIG_NF_TABLES, CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NFT_FIB_INET, CONFIG_NFT_CONNLIMIT), or start the worker with --egress off: functions then reach nothing",
+            "install the package nftables (a kernel with CONFIG_VETH, CONFIG_NF_TABLES, CONFIG_NFT_NAT, \
+             CONFIG_NFT_MASQ, CONFIG_NFT_FIB_INET, CONFIG_NFT_CONNLIMIT), or start the worker with --egress off: \
+             functions then reach nothing",
         ),
     }
 }

@@ -83,7 +83,8 @@ fn disk_reads(cache: &Path) -> Check {
         Err(e) => Check::weaker(
             ABILITY,
             format!("are not bounded: {:#}", anyhow::Error::from(e)),
-            "a function may keep the disk busy; put --cache onto a filesystem of a whole disk or partition, with the blkio (v1) or io (v2) controller",
+            "a function may keep the disk busy; put --cache onto a filesystem of a whole disk or partition, with the \
+             blkio (v1) or io (v2) controller",
         ),
     }
 }

@@ -131,8 +131,11 @@ mod tests {
     fn text_is_text_and_other_bytes_are_base64() {
         let text = written(Some("\u{fc}ber".as_bytes()));
         let expected = json!({
-            "status": 201, "start": "restored", "request_id": "r-1", "ms": 7.0, "timing": {"restore": 2.5}, "body": "\u{fc}ber",
-            "headers": {"x-fn-start": "restored", "x-request-id": "r-1", "server-timing": "restore;dur=2.5", "x-two": "a, b"},
+            "status": 201, "start": "restored", "request_id": "r-1", "ms": 7.0, "timing": {"restore": 2.5},
+            "body": "\u{fc}ber",
+            "headers": {
+                "x-fn-start": "restored", "x-request-id": "r-1", "server-timing": "restore;dur=2.5", "x-two": "a, b",
+            },
         });
         assert_eq!(text, expected);
         let bytes = written(Some(&[0xff, 0]));

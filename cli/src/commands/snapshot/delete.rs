@@ -16,7 +16,8 @@ pub(super) async fn run(store: &Store, id: &SnapshotId, force: bool) -> Result<E
         Ok(Origin::Import { .. } | Origin::Runtime { .. }) => {}
         _ if force => {}
         Ok(Origin::Function { function, version, .. }) => bail!(
-            "{id} is the snapshot of {function} {version}: `fn delete {function}` removes it with the function; --force removes it alone"
+            "{id} is the snapshot of {function} {version}: `fn delete {function}` removes it with the function; \
+             --force removes it alone"
         ),
         Err(error) => {
             let error = anyhow::Error::from(error);

@@ -67,7 +67,8 @@ fn print(collected: &Collected) {
     if !collected.held_by.is_empty() {
         let count = show::count(collected.held_by.len(), "snapshot");
         let said = format!(
-            "{count} cannot be read: while they are there no chunk and no layer is removed. Deploy what uses them again, and remove them:"
+            "{count} cannot be read: while they are there no chunk and no layer is removed. Deploy what uses them \
+             again, and remove them:"
         );
         say!("{}", show::tinted(&said, Tone::Warning));
         for id in collected.held_by.iter().take(HELD_SHOWN) {

@@ -93,7 +93,8 @@ mod tests {
     proptest! {
         #[test]
         fn messages_come_back_and_a_cut_image_is_an_error(
-            messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..8), cut: prop::sample::Index,
+            messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..8),
+            cut: prop::sample::Index,
         ) {
             let bytes = image(7, messages.iter().map(Vec::as_slice));
             prop_assert_eq!(entries(&bytes, 7).unwrap(), messages.iter().map(Vec::as_slice).collect::<Vec<_>>());

@@ -55,8 +55,8 @@ impl Service {
 
     pub(super) async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> S3Result<CopyObjectOutput> {
         let mut input = request.input;
-        refuse!(input, server_side_encryption ssekms_key_id sse_customer_algorithm copy_source_sse_customer_algorithm tagging
-            object_lock_mode object_lock_legal_hold_status object_lock_retain_until_date);
+        refuse!(input, server_side_encryption ssekms_key_id sse_customer_algorithm copy_source_sse_customer_algorithm
+            tagging object_lock_mode object_lock_legal_hold_status object_lock_retain_until_date);
         let CopySource::Bucket {
             bucket: from_bucket,
             key: from_key,

@@ -210,7 +210,9 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), TRAILER_LEN), len in any::<u64>(), magic in any::<bool>()) {
+        fn no_bytes_make_it_panic(
+            bytes in prop::collection::vec(any::<u8>(), TRAILER_LEN), len in any::<u64>(), magic in any::<bool>(),
+        ) {
             let mut bytes: [u8; TRAILER_LEN] = array(&bytes);
             if magic {
                 bytes[..8].copy_from_slice(MAGIC);

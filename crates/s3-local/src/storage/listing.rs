@@ -118,7 +118,9 @@ mod tests {
         #[test]
         fn pages_of_any_size_add_up_to_the_plain_listing(
             keys in prop::collection::btree_set("[ab/\u{e9}\u{10ffff}]{1,6}", 0..40),
-            prefix in "[ab/]{0,2}", delimiter in prop::sample::select(vec!["", "/", "a/", "\u{10ffff}"]), limit in 1..7usize,
+            prefix in "[ab/]{0,2}",
+            delimiter in prop::sample::select(vec!["", "/", "a/", "\u{10ffff}"]),
+            limit in 1..7usize,
         ) {
             let keys = keys.into_iter().map(String::into_bytes).collect();
             let mut query = Query { prefix: prefix.into(), delimiter: delimiter.into(), after: None, limit };

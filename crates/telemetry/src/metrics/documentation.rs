@@ -51,7 +51,8 @@ pub fn documented(registry: &Registry, path: &Path) -> Result<(), String> {
     };
     let (stale, lacking) = (differs(said, &is), differs(&is, said));
     Err(format!(
-        "{shown} does not say what the {role} measures: it lacks {lacking:#?} and has {stale:#?}; run the test with {UPDATE}=1 to write it"
+        "{shown} does not say what the {role} measures: it lacks {lacking:#?} and has {stale:#?}; run the test with \
+         {UPDATE}=1 to write it"
     ))
 }
 

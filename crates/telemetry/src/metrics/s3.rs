@@ -8,7 +8,9 @@ const REQUESTS: Desc = Desc::new(
     "rekindle.s3.requests",
     "{request}",
     &["operation", "outcome"],
-    "Requests of this role to the object store, the client's own retries within one. `read` is the body that a `get` brings. Outcomes: `ok`, `not_found`, `precondition`, `refused`, `server_error`, `unreachable`, `broken`, `timeout`.",
+    "Requests of this role to the object store, the client's own retries within one. `read` is the body that a `get` \
+     brings. Outcomes: `ok`, `not_found`, `precondition`, `refused`, `server_error`, `unreachable`, `broken`, \
+     `timeout`.",
 );
 const DURATION: Desc = Desc::new(
     "rekindle.s3.request.duration",

@@ -58,7 +58,11 @@ fn serve(stream: TcpStream, buffer: &[u8]) -> io::Result<()> {
         }
         io::copy(&mut reader.by_ref().take(length), &mut io::sink())?;
         let body = if first.starts_with("GET") { page_of(buffer)? } else { String::new() };
-        write!(writer, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())?;
+        write!(
+            writer,
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
     }
 }
 

@@ -236,11 +236,11 @@ const RETURNING_DUE: &str = "RETURNING namespace, function, destination_due_unix
 type ForgottenRow = (String, String, Option<i64>, Option<i64>);
 
 /// A function that was made after a call is another one, and may be somebody else's.
-const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, failures = 0, due_unix_ms = $1, accepted_unix_ms = $1, \
-     expires_unix_ms = $1 + expires_unix_ms - accepted_unix_ms, error = NULL, answer = NULL, answer_body = NULL, answer_sealed = NULL, \
-     finished_unix_ms = NULL, callback_state = NULL, callback_due_unix_ms = NULL, callback_attempts = 0, \
-     callback_error = NULL, destination = NULL, destination_state = NULL, destination_due_unix_ms = NULL, \
-     destination_attempts = 0, destination_error = NULL \
+const ANEW: &str = "UPDATE async_calls SET state = 'queued', holder = NULL, failures = 0, due_unix_ms = $1, \
+     accepted_unix_ms = $1, expires_unix_ms = $1 + expires_unix_ms - accepted_unix_ms, error = NULL, answer = NULL, \
+     answer_body = NULL, answer_sealed = NULL, finished_unix_ms = NULL, callback_state = NULL, \
+     callback_due_unix_ms = NULL, callback_attempts = 0, callback_error = NULL, destination = NULL, \
+     destination_state = NULL, destination_due_unix_ms = NULL, destination_attempts = 0, destination_error = NULL \
      WHERE state = 'dead' AND EXISTS (SELECT 1 FROM functions WHERE functions.namespace = async_calls.namespace \
      AND functions.name = async_calls.function AND functions.created_unix_s * 1000 <= async_calls.accepted_unix_ms)";
 

@@ -81,8 +81,8 @@ impl Store {
         let doing = "keep a call";
         let added = sqlx::query(
             "INSERT INTO async_calls (id, function, state, idempotency_key, digest, accepted_unix_ms, due_unix_ms, \
-             expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts, owner, \
-             request_sealed, namespace, on_success, on_failure) \
+             expires_unix_ms, max_attempts, attempts, failures, request, body, bytes, callback, callback_attempts, \
+             owner, request_sealed, namespace, on_success, on_failure) \
              VALUES ($1, $2, 'queued', $3, $4, $5, $5, $6, $7, 0, 0, $8, $9, $10, $11, 0, $12, $13, $14, $15, $16) \
              ON CONFLICT DO NOTHING",
         )
@@ -145,8 +145,8 @@ impl Store {
         until_unix_ms: i64,
     ) -> Result<Vec<SealedClaim>, StoreError> {
         let sql = format!(
-            "UPDATE async_calls SET state = 'running', attempts = attempts + 1, holder = $1, due_unix_ms = $2 WHERE id IN ( \
-             SELECT id FROM async_calls WHERE state = 'queued' AND namespace = $3 AND function = $4 \
+            "UPDATE async_calls SET state = 'running', attempts = attempts + 1, holder = $1, due_unix_ms = $2 \
+             WHERE id IN ( SELECT id FROM async_calls WHERE state = 'queued' AND namespace = $3 AND function = $4 \
              AND due_unix_ms <= $5 ORDER BY due_unix_ms LIMIT $6{}) RETURNING id, attempts, request, body, \
              request_sealed",
             self.dialect.skip_locked()
@@ -188,7 +188,8 @@ impl Store {
         let mut tx = self.writes.begin().await.map_err(failed(doing))?;
         for (id, attempt) in held {
             sqlx::query(
-                "UPDATE async_calls SET due_unix_ms = $1 WHERE id = $2 AND attempts = $3 AND holder = $4 AND state = 'running'",
+                "UPDATE async_calls SET due_unix_ms = $1 WHERE id = $2 AND attempts = $3 AND holder = $4 \
+                 AND state = 'running'",
             )
             .bind(until_unix_ms)
             .bind(id.as_str())

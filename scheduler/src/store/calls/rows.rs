@@ -33,8 +33,8 @@ pub(crate) struct StoredCall {
 impl CallRow {
     const COLUMNS: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, due_unix_ms, \
     expires_unix_ms, max_attempts, \
-        attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, callback_attempts, \
-        callback_error, destination, destination_state, destination_attempts, destination_error, \
+        attempts, failures, request, error, answer, bytes, finished_unix_ms, callback, callback_state, \
+        callback_attempts, callback_error, destination, destination_state, destination_attempts, destination_error, \
         COALESCE(on_success, on_failure) AS destinations";
     pub(super) const WITH_ANSWER: &str = "id, namespace, function, state, idempotency_key, accepted_unix_ms, \
     due_unix_ms, expires_unix_ms, \

@@ -58,7 +58,8 @@ pub enum UnpackError {
     Malformed(String),
     /// A name leads outside.
     #[error(
-        "the uploaded folder names \"{0}\", which is not a path inside it: pack it with relative paths and without \"..\""
+        "the uploaded folder names \"{0}\", which is not a path inside it: pack it with relative paths and without \
+         \"..\""
     )]
     Outside(String),
     /// A name contains a control character.
@@ -90,7 +91,8 @@ pub enum UnpackError {
     Reserved(String),
     /// Too many bytes.
     #[error(
-        "the uploaded folder is larger than {limit} bytes unpacked: leave out what the function does not need (.fnignore)"
+        "the uploaded folder is larger than {limit} bytes unpacked: leave out what the function does not need \
+         (.fnignore)"
     )]
     TooLarge {
         /// In bytes, unpacked.

@@ -35,22 +35,23 @@ const SYS_LISTMOUNT: i64 = 458;
 const ALLOWED: &[i64] = calls![
     // files: descriptors
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
-    SYS_open SYS_openat SYS_openat2 SYS_creat SYS_close SYS_close_range SYS_dup SYS_dup2 SYS_dup3 SYS_fcntl SYS_flock SYS_lseek
+    SYS_open SYS_openat SYS_openat2 SYS_creat SYS_close SYS_close_range SYS_dup SYS_dup2 SYS_dup3 SYS_fcntl SYS_flock
+    SYS_lseek
     SYS_sendfile SYS_splice SYS_tee SYS_vmsplice SYS_copy_file_range SYS_fallocate SYS_truncate SYS_ftruncate
     SYS_fsync SYS_fdatasync SYS_sync SYS_syncfs SYS_sync_file_range SYS_fadvise64 SYS_readahead SYS_CACHESTAT
     // files: names, attributes, directories
     SYS_stat SYS_fstat SYS_lstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_access SYS_faccessat SYS_faccessat2
     SYS_getdents SYS_getdents64 SYS_getcwd SYS_chdir SYS_fchdir SYS_mkdir SYS_mkdirat SYS_rmdir SYS_mknod SYS_mknodat
     SYS_rename SYS_renameat SYS_renameat2 SYS_link SYS_linkat SYS_unlink SYS_unlinkat SYS_symlink SYS_symlinkat
-    SYS_readlink SYS_readlinkat SYS_chmod SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_chown SYS_fchown SYS_lchown SYS_fchownat
-    SYS_umask SYS_utime SYS_utimes SYS_futimesat SYS_utimensat
+    SYS_readlink SYS_readlinkat SYS_chmod SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_chown SYS_fchown SYS_lchown
+    SYS_fchownat SYS_umask SYS_utime SYS_utimes SYS_futimesat SYS_utimensat
     SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_getxattr SYS_lgetxattr SYS_fgetxattr
     SYS_listxattr SYS_llistxattr SYS_flistxattr SYS_removexattr SYS_lremovexattr SYS_fremovexattr
     SYS_inotify_init SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
     // waiting for descriptors, pipes, asynchronous reads
     SYS_select SYS_pselect6 SYS_poll SYS_ppoll SYS_epoll_create SYS_epoll_create1 SYS_epoll_ctl
-    SYS_epoll_wait SYS_epoll_pwait SYS_epoll_pwait2 SYS_pipe SYS_pipe2 SYS_eventfd SYS_eventfd2 SYS_signalfd SYS_signalfd4
-    SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
+    SYS_epoll_wait SYS_epoll_pwait SYS_epoll_pwait2 SYS_pipe SYS_pipe2 SYS_eventfd SYS_eventfd2 SYS_signalfd
+    SYS_signalfd4 SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
     SYS_io_destroy SYS_io_submit SYS_io_cancel SYS_io_getevents SYS_IO_PGETEVENTS
     // memory
     SYS_brk SYS_mmap SYS_munmap SYS_mremap SYS_mprotect SYS_pkey_mprotect SYS_pkey_free SYS_msync SYS_mincore
@@ -69,15 +70,16 @@ const ALLOWED: &[i64] = calls![
     SYS_futex SYS_futex_waitv SYS_FUTEX_WAKE SYS_FUTEX_WAIT SYS_FUTEX_REQUEUE SYS_URETPROBE
     // signals
     SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait SYS_rt_sigsuspend
-    SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_sigaltstack SYS_kill SYS_tkill SYS_tgkill SYS_pause SYS_restart_syscall
+    SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_sigaltstack SYS_kill SYS_tkill SYS_tgkill SYS_pause
+    SYS_restart_syscall
     // identity; without capabilities the kernel changes nothing, but CRIU's last steps run under the filter
     SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_capget SYS_capset
     SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setfsuid SYS_setfsgid SYS_setgroups
     // scheduling and limits
     SYS_sched_yield SYS_sched_setparam SYS_sched_getparam SYS_sched_setscheduler SYS_sched_getscheduler
     SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_sched_setaffinity
-    SYS_sched_getaffinity SYS_sched_setattr SYS_sched_getattr SYS_getpriority SYS_setpriority SYS_ioprio_set SYS_ioprio_get
-    SYS_getrlimit SYS_getrusage SYS_getcpu
+    SYS_sched_getaffinity SYS_sched_setattr SYS_sched_getattr SYS_getpriority SYS_setpriority
+    SYS_ioprio_set SYS_ioprio_get SYS_getrlimit SYS_getrusage SYS_getcpu
     // time and information about the system
     SYS_time SYS_times SYS_gettimeofday SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep
     SYS_alarm SYS_getitimer SYS_setitimer
@@ -89,10 +91,11 @@ const ALLOWED: &[i64] = calls![
 /// kernel.
 const REFUSED: &[i64] = calls![
     // mounts and namespaces
-    SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_unshare SYS_setns SYS_open_tree SYS_move_mount SYS_fsopen SYS_fsconfig
-    SYS_fsmount SYS_fspick SYS_mount_setattr SYS_STATMOUNT SYS_LISTMOUNT
+    SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_unshare SYS_setns SYS_open_tree SYS_move_mount
+    SYS_fsopen SYS_fsconfig SYS_fsmount SYS_fspick SYS_mount_setattr SYS_STATMOUNT SYS_LISTMOUNT
     // other processes
-    SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_process_mrelease SYS_kcmp SYS_pidfd_getfd
+    SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_process_mrelease SYS_kcmp
+    SYS_pidfd_getfd
     // the kernel itself
     SYS_bpf SYS_perf_event_open SYS_init_module SYS_finit_module SYS_delete_module
     SYS_CREATE_MODULE SYS_GET_KERNEL_SYMS SYS_QUERY_MODULE SYS_kexec_load SYS_kexec_file_load SYS_reboot SYS_syslog

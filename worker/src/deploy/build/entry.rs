@@ -98,7 +98,8 @@ fn python_module(entry: &str) -> String {
 
 fn python_missing(entry: &str, module: &str) -> EntryError {
     EntryError(format!(
-        "entry = \"{entry}\" needs {module}.py (or the package {module}/__init__.py) in the function's folder: add it, or correct entry in fn.toml"
+        "entry = \"{entry}\" needs {module}.py (or the package {module}/__init__.py) in the function's folder: add it, \
+         or correct entry in fn.toml"
     ))
 }
 
@@ -148,7 +149,8 @@ fn node_file(app: &dyn Tree, module: &str) -> bool {
 
 fn node_missing(entry: &str, module: &str) -> EntryError {
     EntryError(format!(
-        "entry = \"{entry}\" needs {module}.js, .mjs or .cjs in the function's folder: add it, or correct entry in fn.toml"
+        "entry = \"{entry}\" needs {module}.js, .mjs or .cjs in the function's folder: add it, or correct entry in \
+         fn.toml"
     ))
 }
 

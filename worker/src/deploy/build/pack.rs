@@ -34,7 +34,10 @@ pub enum PackError {
     #[error("write {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
     /// A link leads outside.
-    #[error("link \"{}\" leads outside the function's folder: remove the package that has it, or vendor it", .0.display())]
+    #[error(
+        "link \"{}\" leads outside the function's folder: remove the package that has it, or vendor it",
+        .0.display()
+    )]
     Link(PathBuf),
     /// An entry is neither file, directory nor link.
     #[error("\"{}\" is neither file, directory nor link: remove it", .0.display())]

@@ -167,11 +167,16 @@ impl Reader<'_> {
                 }
                 let from = Path::new(at.file).parent().unwrap_or(Path::new(""));
                 let Some(file) = relative(from, value).filter(|f| self.app.join(f).is_file()) else {
-                    return at.refuse(format!("\"{value}\" is not a file in the function's folder: add it or remove the line"));
+                    return at.refuse(format!(
+                        "\"{value}\" is not a file in the function's folder: add it or remove the \
+                        line"
+                    ));
                 };
                 self.file(&file, constraints || name == "-c" || name == "--constraint")
             }
-            "-i" | "--index-url" | "--extra-index-url" if value.starts_with("https://") || value.starts_with("http://") => {
+            "-i" | "--index-url" | "--extra-index-url"
+                if value.starts_with("https://") || value.starts_with("http://") =>
+            {
                 let long = if name == "-i" { "--index-url" } else { name };
                 self.all.lines.push(format!("{long} {value}"));
                 Ok(())
@@ -189,7 +194,8 @@ impl Reader<'_> {
                  function's folder",
             ),
             _ => at.refuse(format!(
-                "option {name} is not supported: use --index-url, --extra-index-url, --pre, --require-hashes, -r or -c, or remove the line"
+                "option {name} is not supported: use --index-url, --extra-index-url, --pre, --require-hashes, -r or \
+                 -c, or remove the line"
             )),
         }
     }
@@ -303,7 +309,8 @@ mod tests {
     #[test]
     fn named_requirements_and_wheels_pass() {
         let text = "# a comment\nsix==1.16.0  # pinned\nrequests[socks]>=2,<3 ; python_version > '3.8'\n\
-                    numpy==1.26.4 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n--index-url https://example.org/simple\n\
+                    numpy==1.26.4 \\\n  --hash=sha256:aa \\\n  --hash=sha256:bb\n\
+                    --index-url https://example.org/simple\n\
                     ./w/x-1-py3-none-any.whl\ny @ https://example.org/y-1-py3-none-any.whl#sha256=cc\n\
                     --only-binary :all:\nz @ https://example.org/z-1.tar.gz\n--no-binary=six\n";
         let all = one(text).unwrap().unwrap();

@@ -10,7 +10,8 @@ use super::files::FileError;
 pub enum DetectError {
     /// A controller is missing.
     #[error(
-        "cgroup controllers {missing} are not available at {}: mount cgroup2 there, or the v1 hierarchies, and see `fn doctor`",
+        "cgroup controllers {missing} are not available at {}: mount cgroup2 there, or the v1 hierarchies, and see \
+         `fn doctor`",
         .root.display()
     )]
     Missing {
@@ -21,7 +22,8 @@ pub enum DetectError {
     },
     /// Processes are in the way.
     #[error(
-        "{} cannot hand controllers down while it has processes: start the worker in a cgroup of its own (systemd: Delegate=yes)",
+        "{} cannot hand controllers down while it has processes: start the worker in a cgroup of its own (systemd: \
+         Delegate=yes)",
         .path.display()
     )]
     Occupied {

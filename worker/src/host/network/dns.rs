@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn resolvers_are_read_as_the_c_library_reads_them() {
-        let text = "# c\nsearch lan\nnameserver 10.1.2.3\n nameserver ::1 # x\nnameserver fe80::1%eth0\nnameserver 1.1.1.1\nnameserver 8.8.8.8\n";
+        let text = "# c\nsearch lan\nnameserver 10.1.2.3\n nameserver ::1 # x\nnameserver fe80::1%eth0\n\
+            nameserver 1.1.1.1\nnameserver 8.8.8.8\n";
         let all: Vec<String> = resolvers(text).iter().map(ToString::to_string).collect();
         assert_eq!(all, ["10.1.2.3:53", "[::1]:53", "1.1.1.1:53"]);
         assert_eq!(resolvers("options edns0\n"), [SocketAddr::from(([127, 0, 0, 1], 53))]);

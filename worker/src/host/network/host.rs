@@ -100,7 +100,12 @@ pub(super) fn clean(uplink: &Uplink) -> bool {
 fn remove_interface(uplink: &Uplink) -> bool {
     let mut batch = Batch::default();
     links::remove_named(&mut batch, &uplink.interface);
-    let gone = |e: &NetlinkError| matches!(e, NetlinkError::Refused { source, .. } if source.raw_os_error() == Some(libc::ENODEV));
+    let gone = |e: &NetlinkError| {
+        matches!(
+            e,
+            NetlinkError::Refused { source, .. } if source.raw_os_error() == Some(libc::ENODEV)
+        )
+    };
     match open(NETLINK_ROUTE).and_then(|socket| batch.send(&socket)) {
         Ok(()) => true,
         Err(e) if gone(&e) => false,

@@ -179,7 +179,10 @@ fn addresses(names: &[String]) -> Vec<SocketAddr> {
         match name.to_socket_addrs() {
             Ok(all) => found.extend(all),
             Err(e) => {
-                tracing::warn!(name, error = %e, "a part of the cluster is not known by address; functions are not kept from it by name")
+                tracing::warn!(
+                    name, error = %e,
+                    "a part of the cluster is not known by address; functions are not kept from it by name"
+                )
             }
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! 198.18.0.1            the gateway, as every function sees it; name server, and where functions call each other
-//! 198.18.0.2            the function, as it sees itself: the same in each sandbox, so that a restored one finds what it knew
+//! 198.18.0.2            the function, as it sees itself: the same in each sandbox, so that a restored one finds what
+//!                       it knew
 //! 198.18.1.0 …          the sandboxes, as the router sees them: each another
 //! 198.19.0.0/16         pairs for the links between hosts and routers: each worker another
 //! ```

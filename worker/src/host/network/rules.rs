@@ -38,7 +38,8 @@ fn forgetting(interface: &str) -> (String, String) {
     });
     let rules = families.map(|(name, _, family)| {
         format!(
-            "        iifname \"{interface}\" ct state new meta nfproto {family} meta l4proto tcp ct timeout set \"{name}\"\n"
+            "        iifname \"{interface}\" ct state new meta nfproto {family} meta l4proto tcp ct timeout set \
+             \"{name}\"\n"
         )
     });
     (objects.concat(), rules.concat())
