@@ -25,7 +25,9 @@ const same = (sent, got) => {
   const bytes = new Uint8Array(got);
   // Every byte of the ends, and one of each page between them: comparing all of them would take the client longer than
   // the request.
-  for (let at = 0; at < sent.length; at += at < 4096 || at > sent.length - 4096 ? 1 : 997) if (bytes[at] !== sent[at]) return false;
+  for (let at = 0; at < sent.length; at += at < 4096 || at > sent.length - 4096 ? 1 : 997) {
+    if (bytes[at] !== sent[at]) return false;
+  }
   return true;
 };
 

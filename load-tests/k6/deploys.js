@@ -18,13 +18,20 @@ const archive = __ENV.ARCHIVE ? open(__ENV.ARCHIVE, 'b') : null;
 
 export const options = {
   scenarios: {
-    load: { executor: 'constant-arrival-rate', rate, duration: `${duration + last}s`, preAllocatedVUs: 40, maxVUs: 200 },
+    load: {
+      executor: 'constant-arrival-rate', rate, duration: `${duration + last}s`, preAllocatedVUs: 40, maxVUs: 200,
+    },
     deploys: { executor: 'constant-vus', exec: 'deployer', vus: 1, duration: `${duration}s`, gracefulStop: '150s' },
   },
   thresholds: thresholds(
     archive === null
       ? {}
-      : { fn_deployed: ['rate==1'], fn_deploy_count: ['count>0'], fn_released: ['rate==1'], fn_release_count: ['count>0'] },
+      : {
+          fn_deployed: ['rate==1'],
+          fn_deploy_count: ['count>0'],
+          fn_released: ['rate==1'],
+          fn_release_count: ['count>0'],
+        },
   ),
 };
 

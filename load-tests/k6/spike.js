@@ -15,8 +15,14 @@ const spikes = Math.max(1, Math.floor(duration / spikeEvery));
 
 export const options = {
   scenarios: {
-    clients: { executor: 'per-vu-iterations', exec: 'clients', vus: spike, iterations: spikes, maxDuration: `${duration + 60}s` },
-    remover: { executor: 'per-vu-iterations', exec: 'remover', vus: 1, iterations: spikes - 1 || 1, maxDuration: `${duration + 60}s` },
+    clients: {
+      executor: 'per-vu-iterations', exec: 'clients', vus: spike, iterations: spikes,
+      maxDuration: `${duration + 60}s`,
+    },
+    remover: {
+      executor: 'per-vu-iterations', exec: 'remover', vus: 1, iterations: spikes - 1 || 1,
+      maxDuration: `${duration + 60}s`,
+    },
   },
   thresholds: thresholds(),
 };

@@ -53,7 +53,10 @@ server.listen(0, '127.0.0.1', () => {
         }),
       },
     },
-    ttl: { IdToken: lasts, AccessToken: 300, DeviceCode: 120, RefreshToken: 3600, Grant: 3600, Session: 3600, Interaction: 600 },
+    ttl: {
+      IdToken: lasts, AccessToken: 300, DeviceCode: 120, RefreshToken: 3600, Grant: 3600, Session: 3600,
+      Interaction: 600,
+    },
   });
   server.on('request', provider.callback());
   console.log(address);

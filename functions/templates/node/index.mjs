@@ -17,6 +17,7 @@ export const handler = async (event, context) => {
   return text(200, `Hello, ${event.queryStringParameters?.name ?? body?.name ?? 'world'}!\n`);
 };
 
-const jsonBody = ({ body, isBase64Encoded }) => JSON.parse((isBase64Encoded ? Buffer.from(body, 'base64').toString() : body) || 'null');
+const jsonBody = ({ body, isBase64Encoded }) =>
+  JSON.parse((isBase64Encoded ? Buffer.from(body, 'base64').toString() : body) || 'null');
 
 const text = (statusCode, body) => ({ statusCode, headers: { 'content-type': 'text/plain; charset=utf-8' }, body });

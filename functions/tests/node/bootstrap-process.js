@@ -19,7 +19,9 @@ class Bootstrap {
     const bootstrap = await Bootstrap.spawn(files, entry, env);
     const limit = Date.now() + LIMIT_MS;
     while (Date.now() < limit) {
-      if (bootstrap.exitCode !== undefined) throw new Error(`the bootstrap ended with ${bootstrap.exitCode}: ${bootstrap.output}`);
+      if (bootstrap.exitCode !== undefined) {
+        throw new Error(`the bootstrap ended with ${bootstrap.exitCode}: ${bootstrap.output}`);
+      }
       if (await bootstrap.#accepts()) return bootstrap;
       await sleep(10);
     }
@@ -47,15 +49,27 @@ class Bootstrap {
     fs.symlinkSync(path.join(RUNTIME, 'rekindle'), path.join(bootstrap.folder, 'node_modules/rekindle'));
     bootstrap.port = await freePort();
     bootstrap.output = '';
-    bootstrap.process = spawn(process.execPath, ['--require', path.join(RUNTIME, 'lib/preload.js'), path.join(RUNTIME, 'bootstrap.js')], {
+    const preload = path.join(RUNTIME, 'lib/preload.js');
+    bootstrap.process = spawn(process.execPath, ['--require', preload, path.join(RUNTIME, 'bootstrap.js')], {
       cwd: bootstrap.folder,
-      env: { PATH: process.env.PATH, PORT: String(bootstrap.port), FN_HANDLER: entry, FN_NAME: 'greet', FN_VERSION: '7', FN_MEMORY_MIB: '256', FN_TIMEOUT_S: '30', ...env },
+      env: {
+        PATH: process.env.PATH,
+        PORT: String(bootstrap.port),
+        FN_HANDLER: entry,
+        FN_NAME: 'greet',
+        FN_VERSION: '7',
+        FN_MEMORY_MIB: '256',
+        FN_TIMEOUT_S: '30',
+        ...env,
+      },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
     for (const stream of [bootstrap.process.stdout, bootstrap.process.stderr]) {
       stream.on('data', (data) => (bootstrap.output += data));
     }
-    bootstrap.exited = new Promise((resolve) => bootstrap.process.on('close', (code) => resolve((bootstrap.exitCode = code))));
+    bootstrap.exited = new Promise((resolve) =>
+      bootstrap.process.on('close', (code) => resolve((bootstrap.exitCode = code))),
+    );
     return bootstrap;
   }
 
@@ -82,13 +96,20 @@ class Bootstrap {
   /** One request, on a connection of its own unless an `agent` is given. */
   request(url = '/', { method = 'GET', body, headers = {}, agent = false } = {}) {
     return new Promise((resolve, reject) => {
-      const request = http.request({ host: '127.0.0.1', port: this.port, path: url, method, headers, agent }, (response) => {
+      const options = { host: '127.0.0.1', port: this.port, path: url, method, headers, agent };
+      const request = http.request(options, (response) => {
         const chunks = [];
         response.on('data', (chunk) => chunks.push(chunk));
         response.on('error', reject);
         response.on('end', () => {
           const bytes = Buffer.concat(chunks);
-          resolve({ status: response.statusCode, headers: response.headers, bytes, text: bytes.toString(), get json() { return JSON.parse(bytes); } });
+          resolve({
+            status: response.statusCode,
+            headers: response.headers,
+            bytes,
+            text: bytes.toString(),
+            get json() { return JSON.parse(bytes); },
+          });
         });
       });
       request.on('error', reject);
@@ -98,7 +119,8 @@ class Bootstrap {
 
   /** Invokes with `value` as the event. */
   event(value, headers = {}) {
-    return this.request('/', { method: 'POST', body: JSON.stringify(value), headers: { 'x-fn-invocation': 'event', ...headers } });
+    const body = JSON.stringify(value);
+    return this.request('/', { method: 'POST', body, headers: { 'x-fn-invocation': 'event', ...headers } });
   }
 
   hook(name) {

@@ -26,8 +26,13 @@ describe('a CloudEvent', () => {
   const post = (body, headers) => fn.request('/', { method: 'POST', body, headers });
 
   test('in binary mode is headers and a body', async () => {
-    const { json } = await post('{"a": 1}', { ...BINARY, 'content-type': 'application/json', 'ce-subject': 'gr%C3%BCn%20%22x%22' });
-    const expected = { specversion: '1.0', id: 'e-1', source: '/shop', type: 'order.made', subject: 'grün "x"', datacontenttype: 'application/json', data: { a: 1 } };
+    const { json } = await post('{"a": 1}', {
+      ...BINARY, 'content-type': 'application/json', 'ce-subject': 'gr%C3%BCn%20%22x%22',
+    });
+    const expected = {
+      specversion: '1.0', id: 'e-1', source: '/shop', type: 'order.made', subject: 'grün "x"',
+      datacontenttype: 'application/json', data: { a: 1 },
+    };
     assert.deepEqual(json, expected);
   });
 
@@ -61,10 +66,14 @@ describe('a CloudEvent', () => {
   test('that a handler returns is sent in the mode of the request', async () => {
     const { headers } = await post('{}', { ...BINARY, 'content-type': 'application/json' });
     const names = ['specversion', 'id', 'source', 'type', 'subject', 'count', 'flag'];
-    assert.deepEqual(names.map((name) => headers[`ce-${name}`]), ['1.0', 'r-1', '/replies', 'reply', 'gr%C3%BCn%20100%25', '3', 'true']);
+    assert.deepEqual(
+      names.map((name) => headers[`ce-${name}`]),
+      ['1.0', 'r-1', '/replies', 'reply', 'gr%C3%BCn%20100%25', '3', 'true'],
+    );
     const image = await post(undefined, { ...BINARY, 'ce-type': 'wants.bytes' });
     assert.deepEqual([image.headers['content-type'], image.bytes], ['image/png', Buffer.from([0, 255])]);
-    const structured = await post(JSON.stringify({ specversion: '1.0', id: '1', source: '/s', type: 'wants.bytes' }), { 'content-type': ONE });
+    const event = JSON.stringify({ specversion: '1.0', id: '1', source: '/s', type: 'wants.bytes' });
+    const structured = await post(event, { 'content-type': ONE });
     assert.equal(structured.json.data_base64, 'AP8=');
   });
 

@@ -15,7 +15,11 @@ const COPIES = path.join(RUNTIME, 'lib/copies.js');
 const SECURE = `
   const { random } = require('@lukeed/csprng');
   let at = 4096, pool;
-  exports.draw = () => { if (at + 16 > 4096) { pool = random(4096); at = 0; } at += 16; return pool.toString('hex', at - 16, at); };
+  exports.draw = () => {
+    if (at + 16 > 4096) { pool = random(4096); at = 0; }
+    at += 16;
+    return pool.toString('hex', at - 16, at);
+  };
   exports.pool = () => pool;
 `;
 const RC4 = `
@@ -23,14 +27,27 @@ const RC4 = `
   let count = 0;
   SecureRandom.prototype.nextBytes = (bytes) => { for (let i = 0; i < bytes.length; ++i) bytes[i] = count++ & 255; };
   exports.SecureRandom = SecureRandom;
-  exports.key = () => { const bytes = new Array(32); new SecureRandom().nextBytes(bytes); return Buffer.from(bytes).toString('hex'); };
+  exports.key = () => {
+    const bytes = new Array(32);
+    new SecureRandom().nextBytes(bytes);
+    return Buffer.from(bytes).toString('hex');
+  };
 `;
 const LIBRARIES = {
-  '@lukeed/csprng/index.js': `const { randomBytes } = require('crypto'); exports.random = (length) => randomBytes(length);`,
+  '@lukeed/csprng/index.js':
+    `const { randomBytes } = require('crypto'); exports.random = (length) => randomBytes(length);`,
   '@lukeed/uuid/secure/index.js': SECURE,
   'uid/secure/index.js': SECURE,
-  'id128/index.js': `const pool = new Uint8Array(4000); exports.draw = () => require('crypto').randomFillSync(pool); exports.pool = () => pool;`,
-  'uuid/index.js': `const pool = new Uint8Array(256); exports.draw = () => require('crypto').randomFillSync(pool); exports.pool = () => pool;`,
+  'id128/index.js': `
+    const pool = new Uint8Array(4000);
+    exports.draw = () => require('crypto').randomFillSync(pool);
+    exports.pool = () => pool;
+  `,
+  'uuid/index.js': `
+    const pool = new Uint8Array(256);
+    exports.draw = () => require('crypto').randomFillSync(pool);
+    exports.pool = () => pool;
+  `,
   'wasm-database/index.js': `
     var initRandomFill = () => { var e = require('node:crypto'); return (r) => (e.randomFillSync(r), 0); };
     var randomFill = (e) => (randomFill = initRandomFill())(e);
@@ -38,13 +55,22 @@ const LIBRARIES = {
     var pool = new Uint8Array(1024), left = 0;
     exports.draw = () => (left || (randomFill(pool), (left = pool.byteLength)), pool[--left]);
     exports.pool = () => pool;
-    exports.part = () => { let fill = initRandomFill(); function randomFill(view) { fill(view); } randomFill(memory.subarray(0, 1024)); };
+    exports.part = () => {
+      let fill = initRandomFill();
+      function randomFill(view) { fill(view); }
+      randomFill(memory.subarray(0, 1024));
+    };
   `,
   'jsrsasign/lib/jsrsasign.js': RC4,
   'jsbn/index.js': RC4,
   'sjcl/sjcl.js': `
     let count = 0;
-    const random = { randomWords(length) { if (this !== random) throw new Error('of what?'); return Array.from({ length }, () => count++); } };
+    const random = {
+      randomWords(length) {
+        if (this !== random) throw new Error('of what?');
+        return Array.from({ length }, () => count++);
+      },
+    };
     module.exports = { random };
   `,
   'hyperid/hyperid.js': `

@@ -9,7 +9,9 @@ const { Bootstrap } = require('./bootstrap-process');
 
 const FILES = {
   'index.js': `
-    exports.handler = async (event, context) => ({ name: context.functionName, environment: Object.keys(process.env).sort() });
+    exports.handler = async (event, context) => ({
+      name: context.functionName, environment: Object.keys(process.env).sort(),
+    });
   `,
   'module.mjs': `export const handler = async () => 'module';`,
   'broken.js': `require('nothing-of-this-name');`,
@@ -48,7 +50,10 @@ describe('loading later', () => {
   }));
 
   test('ends where the function cannot be loaded', async () => {
-    for (const [entry, reason] of [['missing.handler', 'there is no missing.js'], ['broken.handler', 'nothing-of-this-name']]) {
+    for (const [entry, reason] of [
+      ['missing.handler', 'there is no missing.js'],
+      ['broken.handler', 'nothing-of-this-name'],
+    ]) {
       await later(FILES, async (fn) => {
         await assert.rejects(load(fn, entry));
         await fn.exited;

@@ -10,11 +10,17 @@ const { Bootstrap, LIMIT_MS } = require('./bootstrap-process');
 
 const FILES = {
   'index.js': `
-    exports.handler = async (event) => ({ statusCode: 200, headers: { 'content-type': 'text/plain' }, body: (event.body ?? '').length + ' ' + (event.body ?? '').slice(0, 20) });
+    exports.handler = async (event) => ({
+      statusCode: 200,
+      headers: { 'content-type': 'text/plain' },
+      body: (event.body ?? '').length + ' ' + (event.body ?? '').slice(0, 20),
+    });
     let release;
     exports.streamed = awslambda.streamifyResponse(async (event, stream, context) => {
       if (event.rawPath === '/early') throw new Error('before the head');
-      stream = awslambda.HttpResponseStream.from(stream, { statusCode: 202, headers: { 'content-type': 'text/event-stream' }, cookies: ['a=1'] });
+      stream = awslambda.HttpResponseStream.from(stream, {
+        statusCode: 202, headers: { 'content-type': 'text/event-stream' }, cookies: ['a=1'],
+      });
       if (event.rawPath === '/release') return release();
       stream.write('one,');
       if (event.rawPath === '/wait') await new Promise((resolve) => (release = resolve));
@@ -37,26 +43,36 @@ describe('the server', () => {
     const create = agent.createConnection;
     agent.createConnection = function (...args) { sockets += 1; return create.apply(this, args); };
     for (const body of ['a', 'bb', 'ccc']) {
-      assert.equal((await fn.request('/', { method: 'POST', body, headers: { 'content-type': 'text/plain' }, agent })).text, `${body.length} ${body}`);
+      const options = { method: 'POST', body, headers: { 'content-type': 'text/plain' }, agent };
+      assert.equal((await fn.request('/', options)).text, `${body.length} ${body}`);
     }
     agent.destroy();
     assert.equal(sockets, 1);
   });
 
   test('reads chunked and large bodies', async () => {
-    const received = await fn.raw('POST / HTTP/1.1\r\nhost: h\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n');
+    const received = await fn.raw(
+      'POST / HTTP/1.1\r\nhost: h\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n' +
+        'connection: close\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\n\r\n',
+    );
     assert.match(received, /13 abc0123456789/);
-    const { text } = await fn.request('/', { method: 'POST', body: 'y'.repeat(5_000_000), headers: { 'content-type': 'text/plain' } });
+    const { text } = await fn.request('/', {
+      method: 'POST', body: 'y'.repeat(5_000_000), headers: { 'content-type': 'text/plain' },
+    });
     assert.equal(text, `5000000 ${'y'.repeat(20)}`);
   });
 
   test('outlives peers that leave in the middle, and closes its end of idle connections', async () => {
     for (const start of ['GET / HT', 'POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\nabc', '']) {
       await new Promise((resolve) => {
-        const socket = net.connect(fn.port, '127.0.0.1', () => socket.write(start, () => { socket.destroy(); resolve(); }));
+        const socket = net.connect(fn.port, '127.0.0.1', () =>
+          socket.write(start, () => { socket.destroy(); resolve(); }));
       });
     }
-    const idle = await Promise.all(Array.from({ length: 20 }, () => new Promise((resolve) => { const socket = net.connect(fn.port, '127.0.0.1', () => resolve(socket)); })));
+    const connected = () => new Promise((resolve) => {
+      const socket = net.connect(fn.port, '127.0.0.1', () => resolve(socket));
+    });
+    const idle = await Promise.all(Array.from({ length: 20 }, connected));
     assert.equal((await fn.request('/')).status, 200);
     for (const socket of idle) socket.destroy();
     const sockets = () => fs.readdirSync(`/proc/${fn.process.pid}/fd`).filter((fd) => {
@@ -74,7 +90,10 @@ describe('a streamed response', () => {
 
   test('has its head and all of its pieces', async () => {
     const { status, headers, text } = await fn.request('/');
-    assert.deepEqual([status, headers['content-type'], headers['set-cookie'], text], [202, 'text/event-stream', ['a=1'], 'one,two']);
+    assert.deepEqual(
+      [status, headers['content-type'], headers['set-cookie'], text],
+      [202, 'text/event-stream', ['a=1'], 'one,two'],
+    );
   });
 
   test('arrives while the handler still runs', { timeout: LIMIT_MS }, async () => {
@@ -94,7 +113,10 @@ describe('a streamed response', () => {
 
   test('that fails before its first byte is an ordinary error', async () => {
     const { status, headers, json } = await fn.request('/early');
-    assert.deepEqual([status, headers['x-fn-function-error'], json.errorMessage], [500, 'Unhandled', 'before the head']);
+    assert.deepEqual(
+      [status, headers['x-fn-function-error'], json.errorMessage],
+      [500, 'Unhandled', 'before the head'],
+    );
   });
 
   test('that fails later is cut off', async () => {

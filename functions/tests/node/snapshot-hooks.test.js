@@ -46,7 +46,10 @@ describe('hooks', () => {
   test('that fail give the reason and stop the rest', async () => {
     await fn.event('fail');
     const { status, json } = await fn.hook('after-restore');
-    assert.deepEqual([status, json.errorType, json.errorMessage], [500, 'Runtime.HookFailed', "afterRestore hook 'third' failed: Error: no database"]);
+    assert.deepEqual(
+      [status, json.errorType, json.errorMessage],
+      [500, 'Runtime.HookFailed', "afterRestore hook 'third' failed: Error: no database"],
+    );
     assert.deepEqual((await fn.event('')).json, ['after 1']);
   });
 
@@ -75,7 +78,9 @@ test('worker threads reseed too, once the process was restored', async () => {
         const { randomUUID } = crypto;
         require('node:worker_threads').parentPort.on('message', ({ byte }) => {
           // With the kernel's bytes replaced, a generator that was seeded anew begins with the same number each time.
-          if (byte !== undefined) require('node:fs').readSync = (fd, buffer, at, size) => (buffer.fill(byte, at, at + size), size);
+          if (byte !== undefined) {
+            require('node:fs').readSync = (fd, buffer, at, size) => (buffer.fill(byte, at, at + size), size);
+          }
           require('node:worker_threads').parentPort.postMessage([Math.random(), randomUUID().length]);
         });
       \`, { eval: true });
@@ -103,7 +108,9 @@ test('worker threads reseed too, once the process was restored', async () => {
 test('a program without the runtime reseeds through the module', () => {
   const script = `
     const { random } = Math;
-    try { require(${JSON.stringify(path.join(RUNTIME, 'rekindle'))}).reseed(); } catch (error) { console.log(error.message); }
+    try {
+      require(${JSON.stringify(path.join(RUNTIME, 'rekindle'))}).reseed();
+    } catch (error) { console.log(error.message); }
     console.log(Math.random !== random);
   `;
   const { stdout, stderr } = spawnSync(process.execPath, ['-e', script], { encoding: 'utf8' });
@@ -123,7 +130,11 @@ describe('random numbers', () => {
     const counts = JSON.parse(run(`
       require(${JSON.stringify(random)}).install();
       const counts = Array(16).fill(0);
-      for (let i = 0; i < 160000; i++) { const x = Math.random(); if (!(x >= 0 && x < 1)) process.exit(1); counts[Math.floor(x * 16)]++; }
+      for (let i = 0; i < 160000; i++) {
+        const x = Math.random();
+        if (!(x >= 0 && x < 1)) process.exit(1);
+        counts[Math.floor(x * 16)]++;
+      }
       console.log(JSON.stringify(counts));
     `));
     // 10000 expected in each with a deviation of 97; a sixteenth off by 600 is no chance.
@@ -161,14 +172,17 @@ describe('random numbers', () => {
       if (!fs.existsSync(addon)) {
         addon = path.join(folder, 'reseed.node');
         const source = path.resolve(RUNTIME, '../../../../reseed.c');
-        const { status, stderr } = spawnSync('cc', ['-shared', '-fPIC', '-O2', '-Wall', '-Werror', '-nostdlib', '-o', addon, source], { encoding: 'utf8' });
+        const options = ['-shared', '-fPIC', '-O2', '-Wall', '-Werror', '-nostdlib', '-o', addon, source];
+        const { status, stderr } = spawnSync('cc', options, { encoding: 'utf8' });
         assert.equal(status, 0, stderr);
       }
       assert.equal(run(`
         const { add } = require(${JSON.stringify(addon)});
         add(Buffer.from('entropy'));
         for (const wrong of [undefined, 'text', Buffer.alloc(0), Buffer.alloc(5000)]) {
-          try { add(wrong); console.log('taken'); process.exit(0); } catch (error) { if (!(error instanceof TypeError)) throw error; }
+          try { add(wrong); console.log('taken'); process.exit(0); } catch (error) {
+            if (!(error instanceof TypeError)) throw error;
+          }
         }
         console.log(require('node:crypto').randomBytes(8).length);
       `), '8');

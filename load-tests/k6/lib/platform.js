@@ -24,7 +24,9 @@ export const stream = (fn, path) =>
 
 export const instances = (fn) => {
   const all = http.get(`${url}/v1/instances`, admin('instances'));
-  if (all.status !== 200) throw new Error(`the instances cannot be listed: ${all.status} ${all.body}: is FN_KEY the admin key?`);
+  if (all.status !== 200) {
+    throw new Error(`the instances cannot be listed: ${all.status} ${all.body}: is FN_KEY the admin key?`);
+  }
   return all.json().filter((instance) => instance.function === `${prefix}${fn}`);
 };
 

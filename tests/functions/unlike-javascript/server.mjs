@@ -1,4 +1,5 @@
-// For Deno and Bun: answers with a draw from every source of keys and ids that they have, all of which drew before the snapshot.
+// For Deno and Bun: answers with a draw from every source of keys and ids that they have, all of which drew before the
+// snapshot.
 import { Buffer } from 'node:buffer';
 import crypto from 'node:crypto';
 

@@ -9,7 +9,8 @@ const { ulid } = require('ulid');
 const uuid = require('uuid');
 
 const later = (draw) => new Promise((done, failed) => draw((error, value) => (error ? failed(error) : done(value))));
-const key = (type, options) => crypto.generateKeyPairSync(type, options).privateKey.export({ type: 'pkcs8', format: 'der' }).toString('hex');
+const key = (type, options) =>
+  crypto.generateKeyPairSync(type, options).privateKey.export({ type: 'pkcs8', format: 'der' }).toString('hex');
 
 async function draw() {
   return {

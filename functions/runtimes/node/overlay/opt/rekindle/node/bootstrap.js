@@ -1,9 +1,9 @@
 // Entry point of the node runtime: loads the handler named by FN_HANDLER, then serves it on 127.0.0.1:$PORT. Started as
 // `node --require lib/preload.js bootstrap.js`, so that worker threads begin as the main thread does.
 //
-// The contract is docs/reference/runtime-contract.md. A handler that cannot be loaded ends the process with code 1 before it
-// listens. With FN_LOAD=later it listens first, and loads what the worker's POST /.rekindle/load says: what it is until
-// then is the same for all functions, so that their snapshots may be differences to one of it.
+// The contract is docs/reference/runtime-contract.md. A handler that cannot be loaded ends the process with code 1
+// before it listens. With FN_LOAD=later it listens first, and loads what the worker's POST /.rekindle/load says: what
+// it is until then is the same for all functions, so that their snapshots may be differences to one of it.
 'use strict';
 
 // Before any code of the user's can keep a reference to what these replace or add.

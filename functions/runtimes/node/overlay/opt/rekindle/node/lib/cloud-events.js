@@ -1,5 +1,5 @@
-// CloudEvents 1.0 over HTTP, in binary, structured and batched mode: what a handler gets of one, and how one that it returns is
-// sent. To the handler an event is an object as in the JSON format, and a batch an array of these.
+// CloudEvents 1.0 over HTTP, in binary, structured and batched mode: what a handler gets of one, and how one that it
+// returns is sent. To the handler an event is an object as in the JSON format, and a batch an array of these.
 'use strict';
 
 const { isUtf8 } = require('node:buffer');
@@ -14,7 +14,9 @@ const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$
 /** The request says that it is a CloudEvent, and is none. */
 class InvalidEvent extends Error {}
 
-/** The event or batch that the request with this `body` carries, or null if it is a plain request. Throws InvalidEvent. */
+/**
+ * The event or batch that the request with this `body` carries, or null if it is a plain request. Throws InvalidEvent.
+ */
 function received(request, body) {
   const kind = mediaType(request.headers['content-type'] ?? '');
   if (kind === ONE || kind === BATCH) {
@@ -31,7 +33,9 @@ function received(request, body) {
 }
 
 function check(event) {
-  if (typeof event !== 'object' || event === null || Array.isArray(event)) throw new InvalidEvent('an event is a JSON object');
+  if (typeof event !== 'object' || event === null || Array.isArray(event)) {
+    throw new InvalidEvent('an event is a JSON object');
+  }
   const missing = REQUIRED.find((name) => !isText(event[name]));
   if (missing) throw new InvalidEvent(`a CloudEvent needs ${REQUIRED.join(', ')}: ${missing} is missing`);
 }
@@ -73,8 +77,8 @@ function decoded(value) {
 }
 
 /**
- * The response `{ status, headers, body }` of a handler that was given a CloudEvent and returns one or several, in the mode of
- * `request`; null if it returns something else. Throws InvalidResponse, TypeError.
+ * The response `{ status, headers, body }` of a handler that was given a CloudEvent and returns one or several, in the
+ * mode of `request`; null if it returns something else. Throws InvalidResponse, TypeError.
  */
 function response(value, request) {
   const kind = mediaType(request.headers['content-type'] ?? '');
@@ -83,8 +87,11 @@ function response(value, request) {
   if (kind === ONE || kind === BATCH) return json(ONE, withText(value));
   const headers = [];
   for (const [name, attribute] of Object.entries(value)) {
-    if (['data', 'data_base64', 'datacontenttype'].includes(name) || attribute === undefined || attribute === null) continue;
-    if (!/^[a-z0-9]{1,64}$/.test(name)) throw new InvalidResponse(`${JSON.stringify(name)} is no attribute of a CloudEvent: use a-z and 0-9`);
+    if (['data', 'data_base64', 'datacontenttype'].includes(name)) continue;
+    if (attribute === undefined || attribute === null) continue;
+    if (!/^[a-z0-9]{1,64}$/.test(name)) {
+      throw new InvalidResponse(`${JSON.stringify(name)} is no attribute of a CloudEvent: use a-z and 0-9`);
+    }
     headers.push(`ce-${name}`, encoded(attribute));
   }
   const type = value.datacontenttype ?? 'application/json';
@@ -102,7 +109,9 @@ function response(value, request) {
 
 function dataOf(value, type) {
   if (value.data_base64 !== undefined) {
-    if (typeof value.data_base64 !== 'string' || !BASE64.test(value.data_base64)) throw new InvalidResponse('data_base64 is no base64');
+    if (typeof value.data_base64 !== 'string' || !BASE64.test(value.data_base64)) {
+      throw new InvalidResponse('data_base64 is no base64');
+    }
     return Buffer.from(value.data_base64, 'base64');
   }
   const { data } = value;
@@ -117,7 +126,9 @@ function encoded(attribute) {
     throw new InvalidResponse(`attributes of a CloudEvent are texts, numbers and booleans, not ${typeof attribute}`);
   }
   const escaped = (byte) => `%${byte.toString(16).toUpperCase().padStart(2, '0')}`;
-  return String(attribute).replace(/[^\x21\x23\x24\x26-\x7e]+/gu, (part) => [...Buffer.from(part)].map(escaped).join(''));
+  return String(attribute).replace(/[^\x21\x23\x24\x26-\x7e]+/gu, (part) =>
+    [...Buffer.from(part)].map(escaped).join(''),
+  );
 }
 
 const json = (kind, value) => ({ status: 200, headers: ['content-type', kind], body: toJson(value) });

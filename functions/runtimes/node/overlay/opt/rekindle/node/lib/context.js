@@ -37,10 +37,11 @@ class Context {
     const within = (timeoutMs) => Math.min(timeoutMs ?? Infinity, this.getRemainingTimeInMillis() + 1000);
     const { traceparent } = this;
     /**
-     * The result of another function of the same namespace for `payload`, as JSON each. Waits at most `timeoutMs`, and never
-     * longer than this invocation has left. Rejects with an InvokeError.
+     * The result of another function of the same namespace for `payload`, as JSON each. Waits at most `timeoutMs`, and
+     * never longer than this invocation has left. Rejects with an InvokeError.
      */
-    this.invoke = (name, payload, { timeoutMs } = {}) => invoke.now(name, payload, { traceparent, timeoutMs: within(timeoutMs) });
+    this.invoke = (name, payload, { timeoutMs } = {}) =>
+      invoke.now(name, payload, { traceparent, timeoutMs: within(timeoutMs) });
     /** Has another function of the same namespace run later with `payload`; resolves to the id of that invocation. */
     this.invokeAsync = (name, payload) => invoke.later(name, payload, { traceparent, timeoutMs: within() });
   }

@@ -1,10 +1,12 @@
-// Random numbers that are drawn ahead, which copies of a snapshot must not share. Loaded by `node --require`, or `bun --preload`,
-// before anything else, in the main thread and in every worker thread.
+// Random numbers that are drawn ahead, which copies of a snapshot must not share. Loaded by `node --require`, or
+// `bun --preload`, before anything else, in the main thread and in every worker thread.
 //
-//   node:crypto           draws UUIDs and integers ahead. Where `copies` has become another number the process is another copy, and
-//                         they are drawn empty first. In Bun all short draws are from what was drawn ahead.
-//   npm's uuid, nanoid,   fill a pool and draw from it by themselves, as does the /dev/urandom of Emscripten's programs. Each
-//   uid, id128            thread lists its pools, by how they begin, and in each copy they are filled anew before it runs.
+//   node:crypto           draws UUIDs and integers ahead. Where `copies` has become another number the process is
+//                         another copy, and they are drawn empty first. In Bun all short draws are from what was drawn
+//                         ahead.
+//   npm's uuid, nanoid,   fill a pool and draw from it by themselves, as does the /dev/urandom of Emscripten's
+//   uid, id128            programs. Each thread lists its pools, by how they begin, and in each copy they are filled
+//                         anew before it runs.
 //   others of npm         see libraries.js.
 //
 // The platform finds the number and the lists in memory by what they begin with; generators it finds without help
@@ -76,7 +78,8 @@ function listed(fill) {
   return function (buffer, ...more) {
     const filled = fill.call(this, buffer, ...more);
     const { byteLength } = buffer;
-    if (more.length === 0 && (byteLength % 128 === 0 || byteLength === POOL_OF_ID128) && byteLength > 0 && byteLength <= POOL_MAX) {
+    const fits = byteLength % 128 === 0 || byteLength === POOL_OF_ID128;
+    if (more.length === 0 && fits && byteLength > 0 && byteLength <= POOL_MAX) {
       if (entries.has(buffer) || (entries.size < POOLS_MAX && isPool(buffer))) note(buffer, buffer);
     }
     return filled;
@@ -97,7 +100,8 @@ function listedMade(make) {
 function isPool({ buffer, byteLength }) {
   const callers = stack();
   // One that is a part of more may be a program's memory, where it may have asked for a key.
-  const isEmscripten = byteLength === POOL_OF_EMSCRIPTEN && buffer.byteLength === byteLength && EMSCRIPTEN.test(callers);
+  const isEmscripten =
+    byteLength === POOL_OF_EMSCRIPTEN && buffer.byteLength === byteLength && EMSCRIPTEN.test(callers);
   return isEmscripten || LIBRARIES.test(callers);
 }
 

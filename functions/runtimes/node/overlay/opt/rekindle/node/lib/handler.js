@@ -24,7 +24,9 @@ async function load(app, name) {
   let handler = find(loaded, exported);
   if (handler === undefined && loaded.default) handler = find(loaded.default, exported);
   if (handler === undefined) {
-    throw new HandlerNotFound(`handler '${name}': module '${module}' does not export '${exported}'; check entry in fn.toml`);
+    throw new HandlerNotFound(
+      `handler '${name}': module '${module}' does not export '${exported}'; check entry in fn.toml`,
+    );
   }
   if (typeof handler !== 'function') throw new HandlerNotFound(`handler '${name}': '${exported}' is not a function`);
   return handler;
@@ -41,7 +43,9 @@ async function loadModule(app, name, module) {
     // A folder with a package.json or an index.js.
     const folder = path.resolve(app, module);
     if (!fs.existsSync(folder)) {
-      throw new HandlerNotFound(`handler '${name}': there is no ${module}.js, .mjs or .cjs in the function's folder; check entry in fn.toml`);
+      throw new HandlerNotFound(
+        `handler '${name}': there is no ${module}.js, .mjs or .cjs in the function's folder; check entry in fn.toml`,
+      );
     }
     return require(folder);
   }
@@ -60,8 +64,8 @@ function isFile(file) {
 
 /**
  * Runs `handler` and resolves to its value: what it returns, what its promise resolves to, or what it passes to the
- * callback or to context.succeed, fail or done. A handler that declares three parameters and returns no promise is waited for,
- * whatever it returns; one that declares fewer is done when it returns.
+ * callback or to context.succeed, fail or done. A handler that declares three parameters and returns no promise is
+ * waited for, whatever it returns; one that declares fewer is done when it returns.
  */
 function call(handler, event, context) {
   return new Promise((resolve, reject) => {

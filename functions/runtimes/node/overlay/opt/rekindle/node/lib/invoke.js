@@ -1,5 +1,5 @@
-// Invocations of other functions of the same namespace: JSON in, JSON out, over the platform's address inside of the sandbox.
-// Each has a connection of its own, so that none of before a snapshot is ever used.
+// Invocations of other functions of the same namespace: JSON in, JSON out, over the platform's address inside of the
+// sandbox. Each has a connection of its own, so that none of before a snapshot is ever used.
 'use strict';
 
 const http = require('node:http');
@@ -9,7 +9,10 @@ const NAME = /^[a-z0-9][a-z0-9-]{0,62}$/;
 // As long as an invocation can take at all; the platform ends one that its caller has no time left for.
 const LIMIT_MS = 900_000;
 
-/** An invocation that failed. `status` is HTTP's, `code` the platform's word for what went wrong (docs/reference/errors.md). */
+/**
+ * An invocation that failed. `status` is HTTP's, `code` the platform's word for what went wrong
+ * (docs/reference/errors.md).
+ */
 class InvokeError extends Error {
   constructor(name, status, code, message, cause) {
     super(`${name}: ${code} (${status}): ${message}`, { cause });
@@ -28,12 +31,15 @@ const later = async (name, payload, options) => (await sent('/invoke-async/', na
 
 async function sent(path, name, payload, { traceparent, timeoutMs = LIMIT_MS } = {}) {
   if (typeof name !== 'string' || !NAME.test(name)) {
-    throw new TypeError(`${JSON.stringify(name)} is no function's name: use the name in its fn.toml, without its namespace`);
+    throw new TypeError(
+      `${JSON.stringify(name)} is no function's name: use the name in its fn.toml, without its namespace`,
+    );
   }
   const body = Buffer.from(payload === undefined ? '' : JSON.stringify(payload));
   const { status, type, text } = await exchange(path + name, body, traceparent, timeoutMs).catch((error) => {
     if (error.code === 'ENOTFOUND' || error.code === 'EAI_AGAIN') {
-      throw new InvokeError(name, 503, 'unavailable', 'other functions cannot be reached: network = "none" in fn.toml is without them', error);
+      const why = 'other functions cannot be reached: network = "none" in fn.toml is without them';
+      throw new InvokeError(name, 503, 'unavailable', why, error);
     }
     if (error.name === 'AbortError' || error.name === 'TimeoutError') {
       throw new InvokeError(name, 504, 'function_timeout', 'it did not answer in the time given', error);
@@ -64,7 +70,11 @@ function exchange(path, body, traceparent, timeoutMs) {
       response.on('data', (part) => parts.push(part));
       response.on('error', reject);
       response.on('end', () => {
-        resolve({ status: response.statusCode, type: response.headers['content-type'] ?? '', text: Buffer.concat(parts).toString() });
+        resolve({
+          status: response.statusCode,
+          type: response.headers['content-type'] ?? '',
+          text: Buffer.concat(parts).toString(),
+        });
       });
     });
     request.end(body);

@@ -1,5 +1,5 @@
-// Libraries of npm that draw from a generator, or count, of their own, in numbers that no search of the memory finds. Each is
-// changed as it is loaded; what the program calls stays the same.
+// Libraries of npm that draw from a generator, or count, of their own, in numbers that no search of the memory finds.
+// Each is changed as it is loaded; what the program calls stays the same.
 //
 //   jsrsasign, jsbn   RC4, seeded once: each byte is mixed with one of node:crypto
 //   sjcl              Fortuna, which takes a new seed only after 30 s: the same, by words
@@ -10,9 +10,12 @@
 
 const Module = require('node:module');
 
-const FILE = /[\\/]node_modules[\\/](jsrsasign|jsbn|sjcl|hyperid)[\\/](?:lib[\\/])?(?:jsrsasign|index|sjcl|hyperid)\.js$/;
+const FILE =
+  /[\\/]node_modules[\\/](jsrsasign|jsbn|sjcl|hyperid)[\\/](?:lib[\\/])?(?:jsrsasign|index|sjcl|hyperid)\.js$/;
 
-/** Changes libraries that are loaded from now on. `once` gives a function that calls another once in each other copy. */
+/**
+ * Changes libraries that are loaded from now on. `once` gives a function that calls another once in each other copy.
+ */
 function watch(crypto, once) {
   const change = { jsrsasign: mixSecureRandom, jsbn: mixSecureRandom, sjcl: mixWords, hyperid: beginAnew };
   const load = Module._extensions?.['.js'];

@@ -1,4 +1,5 @@
-// Around snapshots: runs the user's hooks, makes memory worth keeping, and makes restored copies differ where they must.
+// Around snapshots: runs the user's hooks, makes memory worth keeping, and makes restored copies differ where they
+// must.
 'use strict';
 
 const v8 = require('node:v8');
@@ -7,8 +8,8 @@ const rekindle = require('../rekindle');
 const { reseed } = require('./random');
 const secrets = require('./secrets');
 
-// After so many runs V8 has compiled what a reseed runs: restored copies, which start from that code, then take 0.3 ms for it
-// instead of 1 ms.
+// After so many runs V8 has compiled what a reseed runs: restored copies, which start from that code, then take 0.3 ms
+// for it instead of 1 ms.
 const REHEARSALS = 10;
 
 // What `reseed` is for, as the platform calls it.
@@ -55,7 +56,8 @@ async function run(list, kind) {
       await hook();
     } catch (error) {
       console.error(error);
-      throw new HookFailed(`${kind} hook '${hook.name || 'anonymous'}' failed: ${error?.name ?? typeof error}: ${error?.message ?? error}`);
+      const what = `${error?.name ?? typeof error}: ${error?.message ?? error}`;
+      throw new HookFailed(`${kind} hook '${hook.name || 'anonymous'}' failed: ${what}`);
     }
   }
 }

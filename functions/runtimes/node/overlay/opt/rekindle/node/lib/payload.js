@@ -7,7 +7,17 @@ const { fn } = require('./context');
 
 const JSON_TYPE = 'application/json';
 // Of what the platform adds for the runtime, or what holds for one connection only, the handler sees nothing.
-const HIDDEN = new Set(['x-fn-invocation', 'x-fn-deadline-ms', 'connection', 'keep-alive', 'transfer-encoding', 'te', 'trailer', 'upgrade', 'expect']);
+const HIDDEN = new Set([
+  'x-fn-invocation',
+  'x-fn-deadline-ms',
+  'connection',
+  'keep-alive',
+  'transfer-encoding',
+  'te',
+  'trailer',
+  'upgrade',
+  'expect',
+]);
 // The server's to set.
 const FRAMING = new Set(['content-length', 'connection', 'keep-alive', 'transfer-encoding', 'trailer', 'upgrade']);
 const TEXT_TYPES = new Set(['application/json', 'application/xml', 'application/javascript', 'application/graphql']);
@@ -87,15 +97,17 @@ function isText(body, contentType) {
 }
 
 /**
- * The HTTP response `{ status, headers, body }` that a handler's return `value` stands for; headers is a flat list of names
- * and values. Throws InvalidResponse for a response object that is none, TypeError for what JSON cannot carry.
+ * The HTTP response `{ status, headers, body }` that a handler's return `value` stands for; headers is a flat list of
+ * names and values. Throws InvalidResponse for a response object that is none, TypeError for what JSON cannot carry.
  */
 function httpResponse(value) {
   if (value === null || typeof value !== 'object' || value.statusCode === undefined) {
     return { status: 200, headers: ['content-type', JSON_TYPE], body: toJson(value) };
   }
   const { status, headers } = head(value);
-  if (!headers.some((name, index) => index % 2 === 0 && name.toLowerCase() === 'content-type')) headers.push('content-type', JSON_TYPE);
+  if (!headers.some((name, index) => index % 2 === 0 && name.toLowerCase() === 'content-type')) {
+    headers.push('content-type', JSON_TYPE);
+  }
   return { status, headers, body: bodyOf(value) };
 }
 

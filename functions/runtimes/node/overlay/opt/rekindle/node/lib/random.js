@@ -1,11 +1,13 @@
 // Random numbers that differ between the copies of one snapshot, where the platform does not see to it by itself.
 //
-//   Math.random            V8 offers no way to seed it, so it is replaced by a generator that can be seeded (xoshiro128**).
-//   OpenSSL's generator    reseeded from the kernel through reseed.node (reseed.c), which also covers TLS. It is one for all threads.
+//   Math.random            V8 offers no way to seed it, so it is replaced by a generator that can be seeded
+//                          (xoshiro128**).
+//   OpenSSL's generator    reseeded from the kernel through reseed.node (reseed.c), which also covers TLS. It is one
+//                          for all threads.
 //   what is drawn ahead    see copies.js.
 //
-// Each thread has a generator of its own. It is seeded at its next draw once the process has become another copy: `copies` is
-// another number then, which the platform writes before a copy runs, and `reseed` where it has not.
+// Each thread has a generator of its own. It is seeded at its next draw once the process has become another copy:
+// `copies` is another number then, which the platform writes before a copy runs, and `reseed` where it has not.
 'use strict';
 
 const fs = require('node:fs');

@@ -17,8 +17,8 @@ const ROUTES = new Map([
 ]);
 
 /**
- * Listens on 127.0.0.1:`port` and serves `handler` until the process is killed. If that is null, what `load` resolves to, which the
- * platform's POST /.rekindle/load calls with an environment, once.
+ * Listens on 127.0.0.1:`port` and serves `handler` until the process is killed. If that is null, what `load` resolves
+ * to, which the platform's POST /.rekindle/load calls with an environment, once.
  */
 function serve(port, handler, load) {
   let loading = handler !== null;
@@ -30,7 +30,13 @@ function serve(port, handler, load) {
     return {};
   });
   // The platform closes connections it no longer needs. No timer of ours may: time leaps over a restore.
-  const server = http.createServer({ maxHeaderSize: MAX_HEAD, requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0, noDelay: true });
+  const server = http.createServer({
+    maxHeaderSize: MAX_HEAD,
+    requestTimeout: 0,
+    headersTimeout: 0,
+    keepAliveTimeout: 0,
+    noDelay: true,
+  });
   server.on('request', async (request, response) => {
     response.sendDate = false;
     response.on('error', () => {}); // The platform went away; there is nobody to tell.
@@ -109,7 +115,8 @@ async function invoke(handler, request, body, response) {
       const text = body.toString('utf8');
       event = text.trim() === '' ? {} : JSON.parse(text);
     } catch (error) {
-      return sendError(response, 400, 'Runtime.InvalidEvent', `the event is not JSON: ${error.message}; send a JSON document as the body`);
+      const why = `the event is not JSON: ${error.message}; send a JSON document as the body`;
+      return sendError(response, 400, 'Runtime.InvalidEvent', why);
     }
   } else {
     try {
@@ -160,7 +167,8 @@ function functionError(response, error) {
   console.error(error);
   const isError = error instanceof Error || typeof error?.stack === 'string';
   const kind = isError ? error.name || error.constructor.name : 'Error';
-  const message = isError ? String(error.message) : typeof error === 'string' ? error : JSON.stringify(error) ?? String(error);
+  const thrown = () => (typeof error === 'string' ? error : JSON.stringify(error) ?? String(error));
+  const message = isError ? String(error.message) : thrown();
   const trace = isError ? String(error.stack).split('\n').slice(1).map((line) => line.trim()) : [];
   sendError(response, 500, kind, message, trace, true);
 }

@@ -35,7 +35,8 @@ class ResponseStream extends Writable {
   #sendHead() {
     if (this.#response.headersSent) return;
     const typed = this.#headers.some((name, index) => index % 2 === 0 && name.toLowerCase() === 'content-type');
-    this.#response.writeHead(this.#status, typed ? this.#headers : [...this.#headers, 'content-type', 'application/octet-stream']);
+    const headers = typed ? this.#headers : [...this.#headers, 'content-type', 'application/octet-stream'];
+    this.#response.writeHead(this.#status, headers);
   }
 
   _write(chunk, _encoding, done) {
