@@ -70,14 +70,17 @@ up: packages ## install what is missing, build, start the platform, and show a f
 down: ## stop the platform
 	@if [ -x $(FN) ]; then $(FN) down; \
 	elif [ -e "$${FN_RUN:-/run/rekindle}/platform.json" ]; then \
-		echo "a platform may run (see $${FN_RUN:-/run/rekindle}/platform.json), but fn is not built: 'make build', then 'make down'" >&2; exit 1; \
+		echo "a platform may run (see $${FN_RUN:-/run/rekindle}/platform.json), but fn is not built:" \
+			"'make build', then 'make down'" >&2; exit 1; \
 	else echo "no platform runs"; fi
 
 test: setup test-rust test-functions test-packaging test-monitoring ## run every test (as root)
 
 check: fmt layers clippy doc docs-check shell terraform-check ## formatting, lints, documentation, scripts, licences
 	@if [ -x $(DENY) ]; then $(MAKE) --no-print-directory deny; \
-	else echo "skipped: cargo-deny and its advisories: it is not installed; 'make deny' installs it (some minutes, once)"; fi
+	else \
+		echo "skipped: cargo-deny and its advisories: it is not installed; 'make deny' installs it (some minutes, once)"; \
+	fi
 
 bench: dist-setup ## measure booted, restored and warm, next to plain starts, containers and stock CRIU
 	@scripts/install-peers.sh
@@ -101,15 +104,18 @@ bench-compare: dist-setup ## compare two revisions in one run, or two records (A
 	@scripts/bench-compare.sh "$(A)" "$(B)" $(BENCH_ARGS)
 
 traces: ## start Jaeger on loopback, in memory, for what `fn up --traces` sends
-	@jaeger=$$(scripts/install-jaeger.sh) && echo "jaeger: OTLP at 127.0.0.1:4317, queries at http://127.0.0.1:16686; stop with ^C" && \
+	@jaeger=$$(scripts/install-jaeger.sh) && \
+	echo "jaeger: OTLP at 127.0.0.1:4317, queries at http://127.0.0.1:16686; stop with ^C" && \
 	exec "$$jaeger" --config file:$(CURDIR)/load-tests/jaeger.yaml
 
 ID ?=
 trace: ## print a trace from that Jaeger (ID=... for another than the newest)
-	@if [ -x $(BENCH) ]; then $(BENCH) trace $(ID); else echo "rekindle-bench is not built: 'make dist' first" >&2; exit 1; fi
+	@if [ -x $(BENCH) ]; then $(BENCH) trace $(ID); \
+	else echo "rekindle-bench is not built: 'make dist' first" >&2; exit 1; fi
 
 load: dist-setup ## put a platform under k6's scenarios and write a report (SCENARIOS=steady,spike DURATION=1m)
-	@k6=$$(scripts/install-k6.sh) && { scripts/install-jaeger.sh > /dev/null || echo "load: goes on without a trace store" >&2; } && \
+	@k6=$$(scripts/install-k6.sh) && \
+	{ scripts/install-jaeger.sh > /dev/null || echo "load: goes on without a trace store" >&2; } && \
 	$(BENCH) load --k6 "$$k6" --duration $(DURATION) \
 		$(if $(SCENARIOS),--scenarios $(SCENARIOS)) $(LOAD_ARGS)
 
@@ -129,10 +135,12 @@ package: dist-setup ## make Debian packages below target/package: rekindle, and 
 	@packaging/build-deb.sh $(DIST) $(CARGO_TARGET_DIR)/package $(FN_CACHE)/runtimes
 
 IMAGE := $(CARGO_TARGET_DIR)/package/rekindle$(addprefix -,$(SUITE)).raw
-image: package ## make a disk image for clouds, target/package/rekindle.raw (SIZE_MIB=4096, SUITE=bookworm for Debian 12)
+image: package
+image: ## make a disk image for clouds, target/package/rekindle.raw (SIZE_MIB=4096, SUITE=bookworm for Debian 12)
 	@SUITE=$(SUITE) packaging/image/build.sh $(CARGO_TARGET_DIR)/package/rekindle_*.deb $(IMAGE) $(SIZE_MIB)
 
-image-test: $(IMAGE) ## boot that image in a virtual machine and have it run the platform (ACCEL=tcg where there is no KVM)
+image-test: $(IMAGE)
+image-test: ## boot that image in a virtual machine and have it run the platform (ACCEL=tcg where there is no KVM)
 	@scripts/install-s3-server.sh versitygw $(S3_SERVERS)
 	@packaging/tests/boot.sh $(IMAGE) $(CARGO_TARGET_DIR)/package/rekindle-runtimes_*.deb $(S3_SERVERS)/versitygw
 
@@ -167,10 +175,11 @@ setup: build
 dist-setup: dist
 	@FN=$(DIST)/fn scripts/setup.sh host
 
+CARGO_TEST = cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS)
 # With TEST_ARGS, what cargo makes of them; otherwise every test.
 test-rust: setup
 	@scripts/install-oidc-provider.sh $(REKINDLE_OIDC) || true
-	$(if $(TEST_ARGS),cargo test --release --locked --workspace --no-fail-fast $(CARGO_ARGS) $(TEST_ARGS),scripts/run-tests.py $(CARGO_ARGS))
+	$(if $(TEST_ARGS),$(CARGO_TEST) $(TEST_ARGS),scripts/run-tests.py $(CARGO_ARGS))
 
 # Restores that go by restore programs otherwise.
 CRIU_TESTS := restore differ clocks orphans unix_names state oracle
@@ -194,7 +203,8 @@ clippy: test-packages
 	cargo clippy --release --locked --workspace --all-targets $(CARGO_ARGS) -- -D warnings
 
 doc: test-packages
-	RUSTDOC=$(CURDIR)/scripts/rustdoc-check.sh RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items --quiet $(CARGO_ARGS)
+	RUSTDOC=$(CURDIR)/scripts/rustdoc-check.sh RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace \
+		--no-deps --document-private-items --quiet $(CARGO_ARGS)
 
 docs: $(MDBOOK) docs-check ## build the book of docs/ into target/book
 	$(MDBOOK) build docs --dest-dir $(CARGO_TARGET_DIR)/book
@@ -217,8 +227,12 @@ deny: $(DENY)
 # Their database comes from the network, and says something new every week: a machine that cannot have it fails nothing.
 ADVISORIES_LIMIT ?= 120
 advisories: $(DENY)
-	@if said=$$(timeout $(ADVISORIES_LIMIT) $(DENY) --locked fetch db 2>&1); then $(DENY) --locked check --disable-fetch advisories; \
-	else echo "skipped: advisories: their database cannot be had: $$(grep . <<< "$${said:-no answer in $(ADVISORIES_LIMIT) s}" | tail -n 1)"; fi
+	@if said=$$(timeout $(ADVISORIES_LIMIT) $(DENY) --locked fetch db 2>&1); then \
+		$(DENY) --locked check --disable-fetch advisories; \
+	else \
+		said=$$(grep . <<< "$${said:-no answer in $(ADVISORIES_LIMIT) s}" | tail -n 1); \
+		echo "skipped: advisories: their database cannot be had: $$said"; \
+	fi
 
 $(DENY):
 	cargo install --locked --root $(TOOLS) --version '^0.20' cargo-deny

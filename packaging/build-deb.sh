@@ -26,7 +26,8 @@ trap 'rm -rf "$work"' EXIT
 umask 022
 
 # The newest symbols of libc that the binaries ask for: what they run on.
-libc=$(objdump -T "$bin/fn" "$bin/rekindle-init" "$bin/rekindle-events" | grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d _ -f 2)
+libc=$(objdump -T "$bin/fn" "$bin/rekindle-init" "$bin/rekindle-events" |
+    grep -o 'GLIBC_[0-9.]*' | sort -V | tail -n 1 | cut -d _ -f 2)
 
 # document PACKAGE ROOT: copyright and changelog, as Debian wants them.
 document() {
@@ -41,8 +42,9 @@ document() {
         echo "License: Apache-2.0"
         echo " On Debian systems the licence is in /usr/share/common-licenses/Apache-2.0."
     } > "$doc/copyright"
-    printf '%s (%s) stable; urgency=medium\n\n  * See CHANGELOG.md of the project.\n\n -- Rekindle <rekindle@localhost>  %s\n' \
-        "$1" "$version" "$(date -u -R -d "@$epoch")" | gzip -9n > "$doc/changelog.gz"
+    printf '%s (%s) stable; urgency=medium\n\n  * See CHANGELOG.md of the project.\n\n -- %s  %s\n' \
+        "$1" "$version" 'Rekindle <rekindle@localhost>' "$(date -u -R -d "@$epoch")" |
+        gzip -9n > "$doc/changelog.gz"
 }
 
 # control PACKAGE ROOT <<< what differs
@@ -51,10 +53,12 @@ control() {
     {
         printf 'Package: %s\nVersion: %s\nArchitecture: %s\n' "$1" "$version" "$architecture"
         printf 'Maintainer: Rekindle <rekindle@localhost>\nSection: net\nPriority: optional\n'
-        printf 'Installed-Size: %s\n' "$(find "$2" -path "$2/DEBIAN" -prune -o -type f -printf '%s\n' | awk '{ k += int(($1 + 1023) / 1024) } END { print k + 0 }')"
+        printf 'Installed-Size: %s\n' "$(find "$2" -path "$2/DEBIAN" -prune -o -type f -printf '%s\n' |
+            awk '{ k += int(($1 + 1023) / 1024) } END { print k + 0 }')"
         cat
     } > "$2/DEBIAN/control"
-    (cd "$2" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0 md5sum) > "$2/DEBIAN/md5sums"
+    (cd "$2" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0 md5sum) \
+        > "$2/DEBIAN/md5sums"
 }
 
 # pack PACKAGE ROOT COMPRESSION
@@ -70,11 +74,16 @@ manual() {
         "$(date -u -d "@$epoch" +%F)" "$version" "functions that restore instead of booting"
     # The help, word for word: what begins a line of roff with a dot or a quote is escaped, as are backslashes and
     # hyphens.
-    verbatim() { printf '.nf\n'; "$bin/fn" "$@" | sed -e 's/\\/\\e/g; s/-/\\-/g' -e "s/^\([.']\)/\\\\\&\1/"; printf '.fi\n'; }
+    verbatim() {
+        printf '.nf\n'
+        "$bin/fn" "$@" | sed -e 's/\\/\\e/g; s/-/\\-/g' -e "s/^\([.']\)/\\\\\&\1/"
+        printf '.fi\n'
+    }
     echo .SH DESCRIPTION
     verbatim --help
     local command
-    for command in $("$bin/fn" --help | awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on && /^  [a-z]/ { print $1 }'); do
+    for command in $("$bin/fn" --help |
+        awk '/^Commands:/ { on = 1; next } /^$/ { on = 0 } on && /^  [a-z]/ { print $1 }'); do
         [ "$command" = help ] && continue
         printf '.SH FN %s\n' "${command^^}"
         verbatim "$command" --help
@@ -97,15 +106,17 @@ ln -s prove-criu.sh "$root/usr/lib/rekindle/prove-criu"
 install -D -m 644 -t "$root/lib/systemd/system" "$here"/packaging/systemd/*
 install -D -m 640 -t "$root/etc/rekindle" "$here"/packaging/default/*.env
 install -D -m 644 -t "$root/usr/share/doc/rekindle/examples" "$here/packaging/default/events.toml"
-mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" "$root/usr/share/fish/vendor_completions.d" "$root/usr/share/man/man1"
+mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \
+    "$root/usr/share/fish/vendor_completions.d" "$root/usr/share/man/man1"
 "$bin/fn" completions bash > "$root/usr/share/bash-completion/completions/fn"
 "$bin/fn" completions zsh > "$root/usr/share/zsh/vendor-completions/_fn"
 "$bin/fn" completions fish > "$root/usr/share/fish/vendor_completions.d/fn.fish"
 manual | gzip -9n > "$root/usr/share/man/man1/fn.1.gz"
 install -D -m 644 "$here/packaging/deb/lintian-overrides" "$root/usr/share/lintian/overrides/rekindle"
 document rekindle "$root"
+needs="libc6 (>= $libc), libgcc-s1, libsqlite3-0, libzstd1, adduser, iproute2, nftables, patchelf"
 control rekindle "$root" << END
-Depends: libc6 (>= $libc), libgcc-s1, libsqlite3-0, libzstd1, adduser, iproute2, nftables, patchelf, debian-archive-keyring
+Depends: $needs, debian-archive-keyring
 Suggests: awscli, rekindle-runtimes, mmdebstrap
 Description: serverless functions that restore instead of booting
  Functions are started once, warmed up, checkpointed with CRIU and restored

@@ -39,7 +39,8 @@ programs() {
         # As it is packaged: older revisions have no profile of its own for that.
         local profile=dist
         grep -q '^\[profile\.dist\]' "$work/Cargo.toml" || profile=release
-        (cd "$work" && CARGO_TARGET_DIR=$cache/target cargo build --profile "$profile" --locked -p rekindle-cli -p rekindle-init) >&2
+        (cd "$work" && CARGO_TARGET_DIR=$cache/target \
+            cargo build --profile "$profile" --locked -p rekindle-cli -p rekindle-init) >&2
         mkdir -p "$to.new"
         cp "$cache/target/$profile/fn" "$cache/target/$profile/rekindle-init" "$to.new/"
         mv -T "$to.new" "$to"

@@ -40,7 +40,8 @@ dest=$(cd "$dest" && pwd)
 # What git leaves out was made by a build in the checkout.
 made=(-name target -o -name node_modules -o -name jre -o -name bootstrap)
 inputs=$(cd "$sample" && find . \( "${made[@]}" \) -prune -o -type f -print | LC_ALL=C sort)
-key=$(cd "$sample" && { xargs sha256sum <<< "$inputs"; [ "$language" != java ] || javac --version; } | sha256sum | cut -c -16)
+key=$(cd "$sample" && { xargs sha256sum <<< "$inputs"; [ "$language" != java ] || javac --version; } |
+    sha256sum | cut -c -16)
 built=$dest/$name-$key
 
 # One at a time: whoever waits finds it built.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the project's Markdown: links, the table of contents, the length of sentences, lines and cells, commands, files.
-Of the comments of Rust files it checks the length of sentences and lines.
+"""Checks the project's Markdown: links, the table of contents, the length of sentences, lines and cells, commands,
+files. Of the comments of Rust files it checks the length of sentences and lines.
 
 usage: check-docs.py [FN]        (FN: the built `fn`; without it commands are not checked)
 

@@ -29,7 +29,8 @@ LAYERS = [
     {"lib.rs"},
 ]
 TEST_MODULE = re.compile(
-    r"#\[cfg\((?:test|all\(test\b[^\]]*|any\(test\b[^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod (\w+)(;|\s*\{)"
+    r"#\[cfg\((?:test|all\(test\b[^\]]*|any\(test\b[^\]]*)\)\]\s*(?:#\[[^\]]*\]\s*)*"
+    r"(?:pub(?:\([a-z]+\))? )?mod (\w+)(;|\s*\{)"
 )
 MODULE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod (\w+);", re.M)
 PATH_MODULE = re.compile(r'#\[path = "([^"]+)"\]\s*(?:pub(?:\([^)]*\))?\s+)?mod (\w+);')

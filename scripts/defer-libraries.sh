@@ -44,7 +44,8 @@ for soname in "${todo[@]}"; do
     version=$versions
     functions=$(imports functions)
     data=$(imports data)
-    exports=$(readelf --dyn-syms --wide "$prefix/lib/$soname" | awk '$7 != "UND" { sub("@.*", "", $8); print $8 }' | sort -u)
+    exports=$(readelf --dyn-syms --wide "$prefix/lib/$soname" |
+        awk '$7 != "UND" { sub("@.*", "", $8); print $8 }' | sort -u)
     unknown=$(comm -23 <(sort -u <<< "$functions") - <<< "$exports")
     if [ -n "$unknown" ]; then
         say "starts with $soname: it does not have $unknown"
@@ -88,8 +89,9 @@ EOF
         echo '.text'
         number=0
         for name in $functions; do
-            printf '.globl %s\n.type %s, @function\n%s: jmp *deferred_slots+%d(%%rip)\nfirst_%d: pushq $%d\n jmp find\n' \
-                "$name" "$name" "$name" $((8 * number)) $number $number
+            printf '.globl %s\n.type %s, @function\n%s: jmp *deferred_slots+%d(%%rip)\n' \
+                "$name" "$name" "$name" $((8 * number))
+            printf 'first_%d: pushq $%d\n jmp find\n' $number $number
             number=$((number + 1))
         done
         cat << 'EOF'
@@ -142,18 +144,24 @@ EOF
         for ((at = 0; at < number; at++)); do echo " .quad first_$at"; done
         echo '.section .note.GNU-stack, "", @progbits'
     } > "$work/slots.S"
-    { echo "$version { global:"; for name in $functions $data; do echo "    $name;"; done; echo 'local: *; };'; } > "$work/versions"
+    {
+        echo "$version { global:"
+        for name in $functions $data; do echo "    $name;"; done
+        echo 'local: *; };'
+    } > "$work/versions"
     cp -L "$prefix/lib/$soname" "$work/lib/deferred-$soname"
     # What it needs lies beside it. RPATH, not RUNPATH: only the former also serves the libraries of the libraries.
     # shellcheck disable=SC2016
     patchelf --set-soname "deferred-$soname" --force-rpath --set-rpath '$ORIGIN' "$work/lib/deferred-$soname"
-    "$compiler" -shared -fPIC -O2 -Wl,-soname,"$soname" -Wl,--version-script="$work/versions" -o "$work/lib/$soname" "$work/find.c" "$work/slots.S"
+    "$compiler" -shared -fPIC -O2 -Wl,-soname,"$soname" -Wl,--version-script="$work/versions" \
+        -o "$work/lib/$soname" "$work/find.c" "$work/slots.S"
     made+=("$soname")
 done
 [ ${#made[@]} -gt 0 ] || exit 0
 
 # All that CRIU imports is there, or it does not start.
-if ! LD_BIND_NOW=1 "$prefix/lib/ld.so" --inhibit-rpath "$prefix/criu" --library-path "$work/lib:$prefix/lib" "$prefix/criu" --version > "$work/said" 2>&1; then
+if ! LD_BIND_NOW=1 "$prefix/lib/ld.so" --inhibit-rpath "$prefix/criu" --library-path "$work/lib:$prefix/lib" \
+    "$prefix/criu" --version > "$work/said" 2>&1; then
     say "starts with all its libraries, as it does not start without: $(tail -n 1 "$work/said")"
     exit 0
 fi

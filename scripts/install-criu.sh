@@ -12,9 +12,9 @@ wanted_major=4 wanted_minor=2
 
 works() { [ -x "$prefix/criu" ] && "$prefix/criu" --version >/dev/null 2>&1; }
 recent() {
-    local version
+    local version wanted=$wanted_major.$wanted_minor
     version=$("$prefix/criu" --version | sed -n 's/^Version: *//p')
-    [ "$(printf '%s\n' "$wanted_major.$wanted_minor" "$version" | sort -V | head -n 1)" = "$wanted_major.$wanted_minor" ]
+    [ "$(printf '%s\n' "$wanted" "$version" | sort -V | head -n 1)" = "$wanted" ]
 }
 if works && recent; then
     echo "criu: $("$prefix/criu" --version | sed -n 's/^Version: *//p') is in $prefix"

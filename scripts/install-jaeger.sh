@@ -30,7 +30,8 @@ say "building $version (five to fifteen minutes, once)"
 # Its go.mod has `replace`, which `go install MODULE@VERSION` refuses: so it is built inside a copy of its own module.
 work=$(mktemp -d "$dest/.build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-source=$(cd "$work" && "$go" mod download -json "$module@$version" | sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
+source=$(cd "$work" && "$go" mod download -json "$module@$version" |
+    sed -n 's/^[[:space:]]*"Dir": "\(.*\)",\{0,1\}$/\1/p')
 [ -d "$source" ] || { say "the module $module@$version could not be downloaded"; exit 1; }
 cp -r "$source" "$work/source"
 chmod -R u+w "$work/source"

@@ -8,7 +8,8 @@ set -euo pipefail
 dest=${1:?usage: install-moto.sh DEST}
 version=5.2.5
 
-if [ "$(cat "$dest/moto/version" 2> /dev/null)" = "$version" ] && "$dest/moto/bin/python3" -c 'import moto.server' 2> /dev/null; then
+if [ "$(cat "$dest/moto/version" 2> /dev/null)" = "$version" ] &&
+    "$dest/moto/bin/python3" -c 'import moto.server' 2> /dev/null; then
     echo "moto: $version is in $dest/moto"
     exit 0
 fi

@@ -25,7 +25,8 @@ echo "nats-server: building $version with $("$go" env GOVERSION) (one minute the
 # Into a directory beside the target, so that an interrupted build never leaves half a binary under the name.
 work=$(mktemp -d "$dest/.build.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-GOBIN=$work CGO_ENABLED=0 GOFLAGS="-p=${GO_JOBS:-2}" "$go" install -trimpath "github.com/nats-io/nats-server/v2@$version"
+GOBIN=$work CGO_ENABLED=0 GOFLAGS="-p=${GO_JOBS:-2}" \
+    "$go" install -trimpath "github.com/nats-io/nats-server/v2@$version"
 mv -f "$work/nats-server" "$dest/nats-server"
 echo "$version" > "$dest/nats-server.version"
 echo "nats-server: $version is in $dest"

@@ -17,7 +17,8 @@ if cmp -s "$source/package-lock.json" "$dest/package-lock.json" && [ -d "$dest/n
 fi
 for program in node npm; do
     command -v "$program" > /dev/null || {
-        echo "oidc-provider: needs $program (Node.js 20 or later): without it nobody signs in in tests, which say so" >&2
+        echo "oidc-provider: needs $program (Node.js 20 or later):" \
+            "without it nobody signs in in tests, which say so" >&2
         exit 1
     }
 done
@@ -25,4 +26,5 @@ cp "$source/package.json" "$source/package-lock.json" "$dest/"
 # Half an installation is none: the lock file says that all is there.
 rm -rf "$dest/node_modules"
 (cd "$dest" && npm ci --ignore-scripts --no-audit --no-fund --silent) || { rm -f "$dest/package-lock.json"; exit 1; }
-echo "oidc-provider: $(cd "$dest" && node -p "require('./node_modules/oidc-provider/package.json').version") is in $dest"
+echo "oidc-provider:" \
+    "$(cd "$dest" && node -p "require('./node_modules/oidc-provider/package.json').version") is in $dest"

@@ -19,7 +19,8 @@ trap 'rm -rf "$work"' EXIT
 say "taking it out of Debian's package"
 # The package lists may be older than the mirror: read them again only when that fails.
 download() { (cd "$work" && apt-get -qq -o APT::Sandbox::User=root download prometheus > /dev/null 2>&1); }
-download || { apt-get -qq update || true; download; } || { say "Debian's package prometheus cannot be had here"; exit 1; }
+download || { apt-get -qq update || true; download; } ||
+    { say "Debian's package prometheus cannot be had here"; exit 1; }
 dpkg-deb -x "$work"/prometheus_*.deb "$work/root"
 install -m 755 "$work/root/usr/bin/promtool" "$dest/bin/promtool"
 echo "$dest/bin/promtool"

@@ -12,7 +12,8 @@ name=${1:?$usage} dest=${2:?$usage}
 case $name in
     versitygw)
         module=github.com/versity/versitygw/cmd/versitygw version=v1.8.0
-        takes="one to three minutes" without="the store's tests run against the directory and the tests' own server only" ;;
+        takes="one to three minutes"
+        without="the store's tests run against the directory and the tests' own server only" ;;
     minio) # It encrypts, which the others do not.
         module=github.com/minio/minio version=v0.0.0-20260212201848-7aac2a2c5b7c
         takes="three to six minutes" without="the store's tests run against no server that encrypts" ;;

@@ -3,7 +3,8 @@
 # Idempotent.
 # usage: install-terraform-tools.sh parser      python-hcl2: what `make terraform-check` needs (seconds)
 #        install-terraform-tools.sh linters     tflint, checkov and hclfmt (some minutes)
-#        install-terraform-tools.sh provider    OpenTofu, the AWS provider and moto, for `make terraform-validate` (ten to thirty minutes)
+#        install-terraform-tools.sh provider    OpenTofu, the AWS provider and moto, for `make terraform-validate`
+#                                               (ten to thirty minutes)
 # The AWS provider is the real one (6.13), cut down to the services that this configuration uses (trim-aws-provider.py):
 # whole, it takes three times as long. A tofu or terraform on PATH is taken as it is. GO_JOBS (2) is how many compilers
 # run at once.
@@ -50,23 +51,27 @@ prepare() {
 build() { (cd "$1" && "$go" build -buildvcs=false -p "${GO_JOBS:-2}" -trimpath -ldflags '-s -w' -o "$2" "$3") >&2; }
 
 parser() {
-    PYTHONPATH=$dest/python python3 -c "import hcl2.version as v; assert v.__version__ == '$hcl2_version'" 2> /dev/null && return
+    PYTHONPATH=$dest/python python3 -c "import hcl2.version as v; assert v.__version__ == '$hcl2_version'" \
+        2> /dev/null && return
     say "installing python-hcl2 $hcl2_version"
     rm -rf "$dest/python"
-    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$dest/python" "python-hcl2==$hcl2_version"
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$dest/python" \
+        "python-hcl2==$hcl2_version"
 }
 
 linters() {
     if ! [ -x "$dest/bin/tflint" ]; then
         prepare
         say "building tflint $tflint_version"
-        GOBIN=$work "$go" install -buildvcs=false -p "${GO_JOBS:-2}" -trimpath "github.com/terraform-linters/tflint@$tflint_version" >&2
+        GOBIN=$work "$go" install -buildvcs=false -p "${GO_JOBS:-2}" -trimpath \
+            "github.com/terraform-linters/tflint@$tflint_version" >&2
         mv -f "$work/tflint" "$dest/bin/tflint"
     fi
     if ! [ -x "$dest/bin/hclfmt" ]; then
         prepare
         say "building hclfmt $hclfmt_version"
-        GOBIN=$work "$go" install -buildvcs=false -p "${GO_JOBS:-2}" -trimpath "github.com/hashicorp/hcl/v2/cmd/hclfmt@$hclfmt_version" >&2
+        GOBIN=$work "$go" install -buildvcs=false -p "${GO_JOBS:-2}" -trimpath \
+            "github.com/hashicorp/hcl/v2/cmd/hclfmt@$hclfmt_version" >&2
         mv -f "$work/hclfmt" "$dest/bin/hclfmt"
     fi
     if ! [ -x "$dest/checkov/bin/checkov" ]; then
@@ -104,7 +109,8 @@ provider() {
     if ! [ -x "$dest/moto/bin/moto_server" ]; then
         say "installing moto"
         python3 -m venv "$dest/moto" || fail "python3 has no venv module: install Debian's python3-venv"
-        "$dest/moto/bin/pip" install --quiet --disable-pip-version-check 'moto[server,ec2,iam,s3,rds,secretsmanager]>=5,<6'
+        "$dest/moto/bin/pip" install --quiet --disable-pip-version-check \
+            'moto[server,ec2,iam,s3,rds,secretsmanager]>=5,<6'
     fi
     say "OpenTofu or Terraform, the provider and moto are there"
 }

@@ -35,7 +35,8 @@ if [ ! -x "$prefix/criu" ] || ! proves "$prefix/criu"; then
         }
         rm -rf "$before"
     fi
-    proves "$prefix/criu" || { cat "$log" >&2; fail "it cannot checkpoint on this machine: see above and \`fn doctor\`"; }
+    proves "$prefix/criu" ||
+        { cat "$log" >&2; fail "it cannot checkpoint on this machine: see above and \`fn doctor\`"; }
 fi
 if [ "$(id -u)" = 0 ]; then
     # Only if it works as well so. The directory stays: sandboxes have it mounted.
@@ -45,7 +46,9 @@ if [ "$(id -u)" = 0 ]; then
     cp -a "$prefix/lib/." "$whole"
     "$here/defer-libraries.sh" "$prefix" || say "starts with all its libraries"
     if [ "$(libraries)" != "$before" ] && ! proves "$prefix/criu"; then
-        (cd "$whole" && for library in *; do cp -a "$library" "$prefix/lib/$library.new" && mv -T "$prefix/lib/$library.new" "$prefix/lib/$library"; done)
+        (cd "$whole" && for library in *; do
+            cp -a "$library" "$prefix/lib/$library.new" && mv -T "$prefix/lib/$library.new" "$prefix/lib/$library"
+        done)
         say "starts with all its libraries, as it cannot checkpoint without"
     fi
     rm -rf "$whole"

@@ -193,8 +193,8 @@ def main():
         print(f"error: {failed} target{'s' if failed > 1 else ''} failed:")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(
-        f"\nrun-tests: {len(all_programs)} programs in {time.monotonic() - started:.0f} s, {failed} failed: {built:.0f} s to "
-        f"build them, {ran:.0f} s to run them, {at_once} at a time; processors were used for "
+        f"\nrun-tests: {len(all_programs)} programs in {time.monotonic() - started:.0f} s, {failed} failed: "
+        f"{built:.0f} s to build them, {ran:.0f} s to run them, {at_once} at a time; processors were used for "
         f"{used.ru_utime + used.ru_stime:.0f} s; the longest, and what each used of processors:"
     )
     for seconds, processors, name in sorted(took, reverse=True)[:12]:

@@ -2,7 +2,8 @@
 # Installs what Rekindle needs on Debian 12, and nothing twice. Quick when there is nothing to do.
 # usage: setup.sh packages     what building and running need, from apt
 #        setup.sh test-packages  what the tests need beside that
-#        setup.sh runtimes [NAME...]  the runtimes' root filesystems; others by name: setup.sh runtimes python3.14 node24
+#        setup.sh runtimes [NAME...]  the runtimes' root filesystems; others by name:
+#                                     setup.sh runtimes python3.14 node24
 #        setup.sh criu         CRIU, proved by a real checkpoint (needs the built `fn`)
 #        setup.sh host         both
 set -euo pipefail
@@ -83,7 +84,8 @@ criu() {
     local binary=$criu_prefix/criu stamp=$cache/criu-proved
     local prover
     # Part of the stamp: when the proof changes, or the pager that serves it, what they said before counts no more.
-    prover=$(cat "$here"/{prove-criu,defer-libraries}.sh "$here"/../cli/src/commands/doctor/*.rs "$here"/../worker/pager/src/*.rs | sha256sum | cut -c -16)
+    prover=$(cat "$here"/{prove-criu,defer-libraries}.sh "$here"/../cli/src/commands/doctor/*.rs \
+        "$here"/../worker/pager/src/*.rs | sha256sum | cut -c -16)
     identity() { echo "$(stat -c '%s %Y' "$binary") $(uname -r) $prover"; }
     if [ -x "$binary" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(identity)" ]; then
         say "CRIU is proved"
@@ -121,7 +123,7 @@ runtimes) shift; runtimes "$@" ;;
 criu) criu ;;
 host) criu; runtimes ;;
 *)
-    sed -n '2,8s/^# //p' "$0" >&2
+    sed -n '2,9s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

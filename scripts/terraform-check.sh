@@ -18,22 +18,30 @@ step() {
 }
 
 skip() {
-    if [ "${REKINDLE_REQUIRE_ALL:-}" = 1 ]; then say "$1: FAILED: not there: $2"; failed=1; else say "$1: skipped: $2"; fi
+    if [ "${REKINDLE_REQUIRE_ALL:-}" = 1 ]; then say "$1: FAILED: not there: $2"; failed=1
+    else say "$1: skipped: $2"; fi
 }
 # Fails, and says which file, where one would change.
-hclfmt() { find "$here/terraform" -name '*.tf' -exec sh -c '"$0" -require-no-change "$@" > /dev/null' "$tools/bin/hclfmt" {} +; }
+hclfmt() {
+    find "$here/terraform" -name '*.tf' \
+        -exec sh -c '"$0" -require-no-change "$@" > /dev/null' "$tools/bin/hclfmt" {} +
+}
 lint() { (cd "$here/terraform" && "$tools/bin/tflint" --recursive --config "$here/terraform/.tflint.hcl"); }
 
 check() {
     if [ -n "$tf" ]; then step formatting "$tf" fmt -check -diff -recursive "$here/terraform"
     elif [ -x "$tools/bin/hclfmt" ]; then step formatting hclfmt
-    else skip formatting "there is neither tofu nor terraform nor hclfmt (scripts/install-terraform-tools.sh linters)"; fi
+    else
+        skip formatting "there is neither tofu nor terraform nor hclfmt (scripts/install-terraform-tools.sh linters)"
+    fi
     if [ -x "$tools/bin/tflint" ]; then step tflint lint
     else skip tflint "scripts/install-terraform-tools.sh linters"; fi
     if [ -x "$tools/checkov/bin/checkov" ]; then
-        step checkov "$tools/checkov/bin/checkov" -d "$here/terraform" --framework terraform --skip-download --quiet --compact
+        step checkov "$tools/checkov/bin/checkov" -d "$here/terraform" --framework terraform --skip-download \
+            --quiet --compact
     else skip checkov "scripts/install-terraform-tools.sh linters"; fi
-    step assertions env PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$tools/python" python3 -m unittest discover -q -s "$here/terraform/tests"
+    step assertions env PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$tools/python" \
+        python3 -m unittest discover -q -s "$here/terraform/tests"
 }
 
 # plan EXAMPLE: a plan of what there is nothing of yet, with made-up names of a certificate, an image and a release.
@@ -41,7 +49,8 @@ plan() {
     TF_DATA_DIR=$work/$1 "$tf" -chdir="$here/terraform/examples/$1" plan -no-color -input=false -out="$work/$1.plan" \
         -var 'certificate_arn=arn:aws:acm:eu-central-1:123456789012:certificate/00000000-0000-0000-0000-000000000000' \
         -var 'image_id=ami-0123456789abcdef0' \
-        -var "artefact={bucket=\"releases\",key=\"rekindle_0_amd64.deb\",sha256=\"$(printf '%064d' 0)\"}" > "$work/$1.log" 2>&1 ||
+        -var "artefact={bucket=\"releases\",key=\"rekindle_0_amd64.deb\",sha256=\"$(printf '%064d' 0)\"}" \
+        > "$work/$1.log" 2>&1 ||
         { tail -n 40 "$work/$1.log"; return 1; }
     TF_DATA_DIR=$work/$1 "$tf" -chdir="$here/terraform/examples/$1" show -json "$work/$1.plan" > "$work/$1.json"
     grep '^Plan:' "$work/$1.log"
@@ -64,7 +73,8 @@ validate() {
     say "$("$tf" version | head -n 1)"
     for example in small production; do
         export TF_DATA_DIR=$work/$example
-        step "init $example" "$tf" -chdir="$here/terraform/examples/$example" init -input=false -no-color > "$work/init.log" || cat "$work/init.log"
+        step "init $example" "$tf" -chdir="$here/terraform/examples/$example" init -input=false -no-color \
+            > "$work/init.log" || cat "$work/init.log"
         step "validate $example" "$tf" -chdir="$here/terraform/examples/$example" validate -no-color
         step "plan $example" plan "$example"
     done

@@ -3,7 +3,8 @@
 
 usage: trim-aws-provider.py SOURCE GO
 
-Nothing of what is left is changed: the list of services loses entries, and the AWS client loses the methods that nobody calls any more.
+Nothing of what is left is changed: the list of services loses entries, and the AWS client loses the methods that \
+nobody calls any more.
 """
 
 import pathlib
@@ -12,7 +13,8 @@ import subprocess
 import sys
 
 SERVICES = set(
-    "acm autoscaling cloudwatch ec2 elbv2 iam kms logs meta organizations rds route53 s3 s3control secretsmanager sns ssm sts".split()
+    "acm autoscaling cloudwatch ec2 elbv2 iam kms logs meta organizations rds route53 s3 s3control secretsmanager "
+    "sns ssm sts".split()
 )
 MODULE = "github.com/hashicorp/terraform-provider-aws/"
 

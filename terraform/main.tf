@@ -173,11 +173,14 @@ module "schedulers" {
   # One that stands by is not ready, and well.
   health_check_type = "EC2"
   user_data         = local.user_data["scheduler"]
-  policies          = [data.aws_iam_policy_document.common["scheduler"].json, data.aws_iam_policy_document.scheduler.json]
-  disk_gib          = 32
-  drain_seconds     = var.drain_seconds
-  session_manager   = var.session_manager
-  tags              = var.tags
+  policies = [
+    data.aws_iam_policy_document.common["scheduler"].json,
+    data.aws_iam_policy_document.scheduler.json,
+  ]
+  disk_gib        = 32
+  drain_seconds   = var.drain_seconds
+  session_manager = var.session_manager
+  tags            = var.tags
 }
 
 module "workers" {

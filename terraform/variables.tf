@@ -109,7 +109,9 @@ variable "runtimes" {
   type        = object({ key = string, sha256 = string })
   default     = { key = "", sha256 = "" }
   validation {
-    condition     = var.runtimes.key == "" || (can(regex("^[0-9a-f]{64}$", var.runtimes.sha256)) && endswith(var.runtimes.key, ".deb"))
+    condition = var.runtimes.key == "" || (
+      can(regex("^[0-9a-f]{64}$", var.runtimes.sha256)) && endswith(var.runtimes.key, ".deb")
+    )
     error_message = "The key must name a .deb, and its SHA-256 must be 64 hexadecimal digits."
   }
 }
@@ -153,7 +155,10 @@ variable "workers" {
   })
   default = {}
   validation {
-    condition     = var.workers.size.min >= 1 && var.workers.size.max >= var.workers.size.min && var.workers.spot_percent >= 0 && var.workers.spot_percent <= 100
+    condition = (
+      var.workers.size.min >= 1 && var.workers.size.max >= var.workers.size.min &&
+      var.workers.spot_percent >= 0 && var.workers.spot_percent <= 100
+    )
     error_message = "There must be a worker at least, and a share of spot machines is 0 to 100."
   }
 }
@@ -219,7 +224,9 @@ variable "log_agent" {
   type        = object({ url = string, sha256 = string })
   default     = { url = "", sha256 = "" }
   validation {
-    condition     = var.log_agent.url == "" || (startswith(var.log_agent.url, "https://") && can(regex("^[0-9a-f]{64}$", var.log_agent.sha256)))
+    condition = var.log_agent.url == "" || (
+      startswith(var.log_agent.url, "https://") && can(regex("^[0-9a-f]{64}$", var.log_agent.sha256))
+    )
     error_message = "The agent needs an https URL and a SHA-256 of 64 hexadecimal digits."
   }
 }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Builds a runtime's root filesystem: a minimal Debian tree, packed as a tar whose bytes depend only on the package
-# versions and the files beside this script. Needs root (chroot), mmdebstrap and, for node, a C compiler; for node20 and later, npm.
+# versions and the files beside this script. Needs root (chroot), mmdebstrap and, for node, a C compiler; for node20 and
+# later, npm.
 # usage: build.sh [--force] NAME OUT.tar
-#        NAME is base, python or node; a file of versions/, such as python3.13; or build, the tools that install dependencies
+#        NAME is base, python or node; a file of versions/, such as python3.13; or build, the tools that install
+#        dependencies
 #
 # Does nothing when OUT.tar was built from the same inputs; --force takes up newer Debian packages.
 # A runtime is: the packages and overlay of base/, then its own packages and overlay, then its own `finish TREE`.
@@ -38,7 +40,9 @@ parts=(base)
 
 # Names, modes and contents of everything that goes in, so that a touched but unchanged file rebuilds nothing.
 fingerprint() {
-    (cd "$here" && find build.sh "${parts[@]}" "${version[@]}" \( -name __pycache__ -prune \) -o \( -type f -printf '%p %m\n' \) | LC_ALL=C sort |
+    (cd "$here" &&
+        find build.sh "${parts[@]}" "${version[@]}" \( -name __pycache__ -prune \) -o \( -type f -printf '%p %m\n' \) |
+        LC_ALL=C sort |
         while read -r path mode; do echo "$path $mode $(sha256sum < "$path")"; done) | sha256sum | cut -d ' ' -f 1
 }
 inputs=$(fingerprint)
@@ -62,11 +66,14 @@ elif [ "$name" != base ]; then
     names+=$'\n'$(names_in "$here/$name/packages")
 fi
 
-# The Debian mirrors this machine already uses, without any other repository it may have. main only. A mirror has all releases.
+# The Debian mirrors this machine already uses, without any other repository it may have. main only. A mirror has all
+# releases.
 sources_of() {
     apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null |
         awk -v suite="$1" -v keyring=$keyring \
-            '$3 == "Debian" && $2 ~ /^[a-z]+(-updates|-security)?$/ { sub("^[a-z]+", suite, $2); print "deb [signed-by=" keyring "]", $1, $2, "main" }' |
+            '$3 == "Debian" && $2 ~ /^[a-z]+(-updates|-security)?$/ {
+                sub("^[a-z]+", suite, $2); print "deb [signed-by=" keyring "]", $1, $2, "main"
+            }' |
         LC_ALL=C sort -u
 }
 # A package may be of another release: NAME/SUITE.
@@ -79,32 +86,42 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tree=$work/tree
 architecture=$(dpkg --print-architecture)
-names_in "$here/base/pretend-installed" |
-    sed "s/.*/Package: &\nStatus: install ok installed\nArchitecture: $architecture\nMulti-Arch: foreign\nVersion: 999\n/" > "$work/status"
+fields="Status: install ok installed\nArchitecture: $architecture\nMulti-Arch: foreign\nVersion: 999"
+names_in "$here/base/pretend-installed" | sed "s/.*/Package: &\n$fields\n/" > "$work/status"
 
 echo "$name: fetching packages"
-# `extract` only unpacks: no maintainer script runs, so nothing depends on this machine. /bin, /sbin and /lib are links into
-# /usr, as on any installed Debian 12.
-mmdebstrap --quiet --variant=extract --mode=root --format=directory --skip=cleanup/apt --include="$(xargs <<< "$names")" \
+# `extract` only unpacks: no maintainer script runs, so nothing depends on this machine. /bin, /sbin and /lib are links
+# into /usr, as on any installed Debian 12.
+mmdebstrap --quiet --variant=extract --mode=root --format=directory --skip=cleanup/apt \
+    --include="$(xargs <<< "$names")" \
     --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' \
-    --aptopt="APT::Default-Release \"/^$suite(|-updates|-security)\$/\"" --aptopt="Acquire::Check-Valid-Until \"${check_age:-true}\"" \
-    --setup-hook='cd "$1" && mkdir -p usr/bin usr/sbin usr/lib usr/lib64 && for d in bin sbin lib lib64; do ln -s usr/$d $d; done' \
+    --aptopt="APT::Default-Release \"/^$suite(|-updates|-security)\$/\"" \
+    --aptopt="Acquire::Check-Valid-Until \"${check_age:-true}\"" \
+    --setup-hook='cd "$1" && mkdir -p usr/bin usr/sbin usr/lib usr/lib64 &&
+        for d in bin sbin lib lib64; do ln -s usr/$d $d; done' \
     --setup-hook="cp '$work/status' \"\$1/var/lib/dpkg/status\"" \
-    "$suite" "$tree" - <<< "$sources" > "$work/log" 2>&1 || { cat "$work/log" >&2; fail "mmdebstrap could not build the tree"; }
+    "$suite" "$tree" - <<< "$sources" > "$work/log" 2>&1 ||
+    { cat "$work/log" >&2; fail "mmdebstrap could not build the tree"; }
 
 in_tree() { chroot "$tree" /usr/bin/env -i PATH=/usr/bin:/bin LANG=C.UTF-8 "$@"; }
 
 # What was unpacked, for whoever has to tell which versions a function runs on.
 mkdir -p "$tree/opt/rekindle"
-for deb in "$tree"/var/cache/apt/archives/*.deb; do dpkg-deb --show --showformat='${Package} ${Version}\n' "$deb"; done |
+for deb in "$tree"/var/cache/apt/archives/*.deb; do
+    dpkg-deb --show --showformat='${Package} ${Version}\n' "$deb"
+done |
     LC_ALL=C sort > "$tree/opt/rekindle/packages"
 [ -s "$tree/opt/rekindle/packages" ] || fail "mmdebstrap kept no package files to list"
 
-# What no function needs: documentation, translations, charset converters, package state, what only a boot or a login would read.
-rm -rf "$tree"/usr/share/{doc,doc-base,man,info,locale,i18n,lintian,bug,common-licenses,debconf,menu,pixmaps,applications,gcc,gdb,initramfs-tools,perl5,polkit-1} \
-    "$tree"/usr/share/zoneinfo/{posix,right} "$tree"/usr/lib/*/gconv "$tree"/usr/lib/{init,systemd,tmpfiles.d} "$tree"/usr/share/base-files \
+# What no function needs: documentation, translations, charset converters, package state, what only a boot or a login
+# would read.
+rm -rf "$tree"/usr/share/{doc,doc-base,man,info,locale,i18n,lintian,bug,common-licenses,debconf,menu,pixmaps} \
+    "$tree"/usr/share/{applications,gcc,gdb,initramfs-tools,perl5,polkit-1} \
+    "$tree"/usr/share/zoneinfo/{posix,right} "$tree"/usr/lib/*/gconv "$tree"/usr/lib/{init,systemd,tmpfiles.d} \
+    "$tree"/usr/share/base-files \
     "$tree"/{boot,home,media,mnt,opt/*.d,srv,var} \
-    "$tree"/etc/{alternatives,apt,cron.*,debconf.conf,default,dpkg,fstab,init.d,issue,issue.net,kernel,logrotate.d,machine-id,motd,pam.d,profile.d,rmt,skel,systemd,update-motd.d}
+    "$tree"/etc/{alternatives,apt,cron.*,debconf.conf,default,dpkg,fstab,init.d,issue,issue.net,kernel} \
+    "$tree"/etc/{logrotate.d,machine-id,motd,pam.d,profile.d,rmt,skel,systemd,update-motd.d}
 mkdir -p "$tree"/{app,tmp,proc,dev,run,sys,root,var/tmp}
 ln -s /run "$tree/var/run"
 
@@ -124,7 +141,8 @@ ln -sf /usr/share/zoneinfo/Etc/UTC "$tree/etc/localtime"
 
 # What the maintainer scripts would have done: the TLS roots as one file, the links to busybox, the linker's cache.
 mkdir -p "$tree"/etc/ssl/certs "$tree"/usr/lib/ssl
-(cd "$tree/usr/share/ca-certificates" && find . -name '*.crt' -print0 | LC_ALL=C sort -z | xargs -0 cat) > "$tree/etc/ssl/certs/ca-certificates.crt"
+(cd "$tree/usr/share/ca-certificates" && find . -name '*.crt' -print0 | LC_ALL=C sort -z | xargs -0 cat) \
+    > "$tree/etc/ssl/certs/ca-certificates.crt"
 ln -sf /etc/ssl/certs "$tree/usr/lib/ssl/certs"
 ln -sf /etc/ssl/certs/ca-certificates.crt "$tree/usr/lib/ssl/cert.pem"
 rm -rf "$tree/usr/share/ca-certificates" "$tree/usr/sbin/update-ca-certificates"
@@ -144,7 +162,8 @@ chmod 1777 "$tree/tmp" "$tree/var/tmp"
 find "$tree/dev" "$tree/run" "$tree/sys" "$tree/proc" -mindepth 1 -delete
 
 # Written beside OUT and renamed: whoever reads OUT.tar sees a whole one.
-tar --create --file "$out.new" --directory "$tree" --sort=name --format=gnu --mtime=@$epoch --owner=0 --group=0 --numeric-owner .
+tar --create --file "$out.new" --directory "$tree" --sort=name --format=gnu --mtime=@$epoch \
+    --owner=0 --group=0 --numeric-owner .
 mv "$out.new" "$out"
 echo "$inputs" > "$out.stamp"
 echo "$name: $out, $(($(stat -c %s "$out") / 1000000)) MB, $(wc -l < "$tree/opt/rekindle/packages") packages"

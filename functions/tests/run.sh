@@ -15,7 +15,8 @@ trees() {
     local room
     room=$(df --output=avail /dev/shm 2> /dev/null | tail -n 1)
     ! grep -q ' /dev/shm .*noexec' /proc/mounts || room=0
-    if [ "${room:-0}" -gt $((6 << 20)) ] && [ "$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)" -gt $((8 << 20)) ]; then
+    if [ "${room:-0}" -gt $((6 << 20)) ] &&
+        [ "$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)" -gt $((8 << 20)) ]; then
         echo /dev/shm
     else
         echo "${TMPDIR:-/tmp}"

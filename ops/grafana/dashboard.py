@@ -231,11 +231,13 @@ ROWS = {
             "Of the memory captured, what had to be stored; of that, what the store had already.",
             [
                 (
-                    'sum(increase(rekindle_capture_bytes_total{kind="stored"}[1h])) / (sum(increase(rekindle_capture_bytes_total{kind="memory"}[1h])) > 0)',
+                    'sum(increase(rekindle_capture_bytes_total{kind="stored"}[1h]))'
+                    ' / (sum(increase(rekindle_capture_bytes_total{kind="memory"}[1h])) > 0)',
                     "stored",
                 ),
                 (
-                    'sum(increase(rekindle_capture_bytes_total{kind="shared"}[1h])) / (sum(increase(rekindle_capture_bytes_total{kind="stored"}[1h])) > 0)',
+                    'sum(increase(rekindle_capture_bytes_total{kind="shared"}[1h]))'
+                    ' / (sum(increase(rekindle_capture_bytes_total{kind="stored"}[1h])) > 0)',
                     "shared",
                 ),
             ],

@@ -116,7 +116,7 @@ class Alerts(unittest.TestCase):
         for name, block in ALERTS.items():
             with self.subTest(name):
                 self.assertRegex(block, r"severity: (critical|warning)")
-                self.assertIn(f"runbook: docs/reference/alerts.md#{name.lower()} ", block)
+                self.assertRegex(block, rf"runbook: docs/reference/alerts\.md#{name.lower()}(?!\S)")
                 section = sections[name.lower()]
                 for part in ("Means", "Check", "Act"):
                     self.assertIn(f"**{part}:**", section)

@@ -8,7 +8,8 @@
 #        build.sh --rootfs REKINDLE.deb OUT.tar           the tree alone
 # On AWS: aws ec2 import-snapshot --disk-container Format=raw,UserBucket={S3Bucket=...,S3Key=...}, then
 #         aws ec2 register-image
-#         --architecture x86_64 --boot-mode uefi --ena-support --imds-support v2.0 --root-device-name /dev/xvda --block-device-mappings ...
+#         --architecture x86_64 --boot-mode uefi --ena-support --imds-support v2.0 --root-device-name /dev/xvda
+#         --block-device-mappings ...
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,7 +29,8 @@ PATH=$PATH:/usr/sbin:/sbin
 needed=(mmdebstrap)
 [ $rootfs = 1 ] || needed+=(mkfs.ext4 mkfs.vfat mcopy sfdisk)
 for program in "${needed[@]}"; do
-    command -v "$program" > /dev/null || fail "$program is missing: apt-get install mmdebstrap e2fsprogs dosfstools mtools fdisk"
+    command -v "$program" > /dev/null ||
+        fail "$program is missing: apt-get install mmdebstrap e2fsprogs dosfstools mtools fdisk"
 done
 
 # The mirror this machine already uses for Debian: no address of our own.
@@ -58,12 +60,15 @@ mmdebstrap --quiet --variant=minbase --mode=root --format=directory \
     --customize-hook="copy-in $criu /usr/local/lib/rekindle" \
     --customize-hook="copy-in $here/overlay/etc /" \
     --customize-hook='chroot "$1" systemctl --quiet enable systemd-networkd systemd-resolved chrony || true' \
-    --customize-hook='rm -f "$1"/etc/machine-id "$1"/etc/hostname "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf; : > "$1/etc/machine-id"' \
+    --customize-hook='rm -f "$1"/etc/machine-id "$1"/etc/hostname "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf
+        : > "$1/etc/machine-id"' \
     --customize-hook='ln -s ../run/systemd/resolve/stub-resolv.conf "$1/etc/resolv.conf"' \
     "$suite" "$work/tree" "deb [signed-by=$keyring] $mirror $suite main"
 # What the machine updates itself from.
-printf 'deb [signed-by=%s] https://deb.debian.org/debian %s main\ndeb [signed-by=%s] https://deb.debian.org/debian-security %s-security main\n' \
-    "$keyring" "$suite" "$keyring" "$suite" > "$work/tree/etc/apt/sources.list"
+{
+    printf 'deb [signed-by=%s] https://deb.debian.org/debian %s main\n' "$keyring" "$suite"
+    printf 'deb [signed-by=%s] https://deb.debian.org/debian-security %s-security main\n' "$keyring" "$suite"
+} > "$work/tree/etc/apt/sources.list"
 version=$(chroot "$work/tree" fn --version)
 say "installed: $version, $(chroot "$work/tree" sh -c 'ls /boot/vmlinuz-* | sed s,.*vmlinuz-,kernel\ ,')"
 
@@ -83,7 +88,8 @@ mcopy -i "$work/esp" "$work/tree/usr/lib/systemd/boot/efi/systemd-bootx64.efi" :
 mcopy -i "$work/esp" "$work/tree/boot/$kernel" ::vmlinuz
 mcopy -i "$work/esp" "$work/tree/boot/${kernel/vmlinuz/initrd.img}" ::initrd.img
 printf 'default rekindle.conf\ntimeout 0\n' | mcopy -i "$work/esp" - ::loader/loader.conf
-printf 'title Rekindle\nlinux /vmlinuz\ninitrd /initrd.img\noptions root=UUID=%s rw console=tty0 console=ttyS0,115200 nvme_core.io_timeout=4294967295\n' "$root_uuid" |
+printf 'title Rekindle\nlinux /vmlinuz\ninitrd /initrd.img\noptions root=UUID=%s rw %s %s\n' \
+    "$root_uuid" 'console=tty0 console=ttyS0,115200' 'nvme_core.io_timeout=4294967295' |
     mcopy -i "$work/esp" - ::loader/entries/rekindle.conf
 printf 'UUID=%s / ext4 defaults,x-systemd.growfs 0 1\n' "$root_uuid" > "$work/tree/etc/fstab"
 

@@ -17,7 +17,8 @@ firmware=/usr/share/OVMF/OVMF_CODE_4M.fd
 fail() { echo "boot: $*" >&2; exit 1; }
 PATH=$PATH:/usr/sbin:/sbin
 for program in qemu-system-x86_64 mkfs.vfat mcopy; do
-    command -v "$program" > /dev/null || fail "$program is missing: apt-get install qemu-system-x86 ovmf dosfstools mtools"
+    command -v "$program" > /dev/null ||
+        fail "$program is missing: apt-get install qemu-system-x86 ovmf dosfstools mtools"
 done
 [ -f $firmware ] || fail "$firmware is missing: apt-get install ovmf"
 
@@ -45,7 +46,9 @@ printf 'instance-id: boot-test\nlocal-hostname: rekindle\n' > "$work/meta-data"
 cat > "$work/user-data" <<'END'
 #cloud-config
 runcmd:
-  - mkdir /srv/seed && mount -o ro /dev/disk/by-label/CIDATA /srv/seed && cp -r /srv/seed /root/seed && chmod 755 /root/seed/versitygw
+  - >-
+    mkdir /srv/seed && mount -o ro /dev/disk/by-label/CIDATA /srv/seed && cp -r /srv/seed /root/seed &&
+    chmod 755 /root/seed/versitygw
   - cd /root/seed && bash inside.sh
 END
 put "$work/meta-data" meta-data
@@ -62,7 +65,8 @@ echo "boot: booting $image"
 timeout "$limit" qemu-system-x86_64 "${machine[@]}" -m 2048 -nic none -display none -no-reboot \
     "${start[@]}" \
     -drive if=virtio,format=raw,snapshot=on,file="$image" -drive if=virtio,format=raw,file="$work/seed" \
-    -device virtio-rng-pci -serial "file:$work/console" -monitor none || { tail -n 60 "$work/console" >&2; fail "the machine failed, or did not power off in $limit s"; }
+    -device virtio-rng-pci -serial "file:$work/console" -monitor none ||
+    { tail -n 60 "$work/console" >&2; fail "the machine failed, or did not power off in $limit s"; }
 cp "$work/console" "${CONSOLE:-/dev/null}"
 sed -n 's/^.*rekindle-test: //p' "$work/console"
 if grep -q 'rekindle-test: FAILED' "$work/console" || ! grep -q 'rekindle-test: done 0' "$work/console"; then

@@ -32,7 +32,10 @@ export HOME=/root
 key() { cat /var/lib/rekindle/admin.key; }
 deploy() { fn deploy "/tmp/$1"; }
 # fetch START PATH OPTION...: an invocation that is started so.
-fetch() { curl -sS --max-time 120 -H "Authorization: Bearer $(key)" -H "x-fn-force-start: $1" "${@:3}" "http://127.0.0.1:8080/function/$2"; }
+fetch() {
+    curl -sS --max-time 120 -H "Authorization: Bearer $(key)" -H "x-fn-force-start: $1" "${@:3}" \
+        "http://127.0.0.1:8080/function/$2"
+}
 call() { fetch "$1" hello -f -o /dev/null -w '%{http_code} %header{x-fn-start} in %{time_total} s\n'; }
 # By version 2 of control groups.
 too_much_memory() { fetch restored greedy/memory | tee /dev/stderr | grep -q function_out_of_memory; }
@@ -40,14 +43,23 @@ too_much_memory() { fetch restored greedy/memory | tee /dev/stderr | grep -q fun
 sized() {
     fetch "$1" machine | tee /dev/stderr | python3 -c 'import json, sys
 answer = json.load(sys.stdin)
-expected = {"memory": 96 << 20, "available": 96 << 20, "limit": 96 << 20, "cpus": 0.5, "processors": 1, "cpuinfo": 1, "nproc": 1}
-wrong = {(when, key): answer[when][key] for when in ("began", "now") for key in expected if answer[when][key] != expected[key]}
+expected = {
+    "memory": 96 << 20, "available": 96 << 20, "limit": 96 << 20,
+    "cpus": 0.5, "processors": 1, "cpuinfo": 1, "nproc": 1,
+}
+wrong = {
+    (when, key): answer[when][key]
+    for when in ("began", "now")
+    for key in expected
+    if answer[when][key] != expected[key]
+}
 sys.exit(f"not as expected: {wrong}" if wrong else 0)'
 }
 workers() { within 300 sh -c 'fn workers | grep -q " ready "'; }
 
 for sample in hello greedy machine; do cp -r $sample* /tmp/$sample; done
-printf '%s\n' 'name = "machine"' 'runtime = "python"' 'entry = "main.handler"' 'memory = "96MiB"' 'cpu = 0.5' > /tmp/machine/fn.toml
+printf '%s\n' 'name = "machine"' 'runtime = "python"' 'entry = "main.handler"' 'memory = "96MiB"' 'cpu = 0.5' \
+    > /tmp/machine/fn.toml
 step kernel uname -sr
 step cgroups stat -fc %T /sys/fs/cgroup
 step runtimes dpkg -i rekindle-runtimes.deb
@@ -79,7 +91,10 @@ step "restored again" within 30 call restored
 step stop systemctl stop rekindle
 modprobe zram
 printf '%s\n' FN_IDLE_SWAP=zram:256MiB FN_IDLE_AFTER=1s >> /etc/rekindle/rekindle.env
-evicted() { fn top --json | python3 -c "import json, sys; print(sum(f['evicted_bytes'] for f in json.load(sys.stdin)['functions']) or sys.exit(1))"; }
+evicted() {
+    fn top --json | python3 -c "import json, sys
+print(sum(f['evicted_bytes'] for f in json.load(sys.stdin)['functions']) or sys.exit(1))"
+}
 step "start with zram" systemctl start rekindle
 step "ready with zram" within 300 fn status
 step "something to evict" within 30 call restored
@@ -102,7 +117,8 @@ step "nothing left" within 20 left
 mkdir /srv/s3
 systemd-run --quiet --unit s3 "$PWD/versitygw" --access test --secret testsecret --port 127.0.0.1:9000 posix /srv/s3
 for role in scheduler worker; do
-    printf '%s\n' FN_S3_ENDPOINT=http://127.0.0.1:9000 FN_S3_BUCKET=rekindle AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testsecret AWS_REGION=us-east-1 FN_SCHEDULER=127.0.0.1:8081 \
+    printf '%s\n' FN_S3_ENDPOINT=http://127.0.0.1:9000 FN_S3_BUCKET=rekindle AWS_ACCESS_KEY_ID=test \
+        AWS_SECRET_ACCESS_KEY=testsecret AWS_REGION=us-east-1 FN_SCHEDULER=127.0.0.1:8081 \
         >> /etc/rekindle/$role.env
 done
 echo FN_SCHEDULER=127.0.0.1:8081 >> /etc/rekindle/gateway.env
@@ -118,7 +134,8 @@ step "worker serves" workers
 step "deploy to roles" deploy hello
 step "restored by roles" call restored
 for role in gateway scheduler; do
-    step "$role is nobody" [ "$(stat -c %U "/proc/$(systemctl show --property MainPID --value rekindle-$role)")" = rekindle ]
+    step "$role is nobody" \
+        [ "$(stat -c %U "/proc/$(systemctl show --property MainPID --value rekindle-$role)")" = rekindle ]
 done
 step "security of the gateway" systemd-analyze security --threshold=30 rekindle-gateway
 # What the unit lists, and nothing else: sys_admin is of it, sys_module is not.

@@ -1,4 +1,5 @@
-"""The Debian package unpacked into a throwaway root, its units, and its scripts against a machine's metadata that this test plays.
+"""The Debian package unpacked into a throwaway root, its units, and its scripts against a machine's metadata that this
+test plays.
 
 REKINDLE_BIN_DIR names the directory of fn and rekindle-init.
 """
@@ -118,7 +119,8 @@ class Hardening(unittest.TestCase):
     MAKE_SANDBOXES = ("rekindle-worker", "rekindle")
     # What systemd does by a system call filter, and what costs CRIU root on Linux before 6.16.
     BREAK_SNAPSHOTS = re.compile(
-        r"SystemCall|Restrict|LockPersonality|MemoryDenyWriteExecute|PrivateDevices|ProtectClock|ProtectHostname|ProtectKernel|NoNewPrivileges"
+        r"SystemCall|Restrict|LockPersonality|MemoryDenyWriteExecute|PrivateDevices|ProtectClock|ProtectHostname"
+        r"|ProtectKernel|NoNewPrivileges"
     )
 
     def unit(self, name):
@@ -306,7 +308,10 @@ class OnAws(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
-    COMPLETE = "aws autoscaling complete-lifecycle-action --region eu-central-1 --auto-scaling-group-name rekindle-{} --lifecycle-hook-name drain --lifecycle-action-result CONTINUE --instance-id i-1"
+    COMPLETE = (
+        "aws autoscaling complete-lifecycle-action --region eu-central-1 --auto-scaling-group-name rekindle-{} "
+        "--lifecycle-hook-name drain --lifecycle-action-result CONTINUE --instance-id i-1"
+    )
 
     def test_a_spot_notice_stops_the_worker_and_ends_the_hook_s_wait(self):
         asked = iter([None, None, '{"action": "terminate", "time": "2026-01-01T00:00:00Z"}'])
@@ -321,7 +326,8 @@ class OnAws(unittest.TestCase):
         # It stops once the hook was told twice, however long a busy machine takes for that.
         calls = self.machine.folder / "calls"
         (self.machine.folder / "bin/systemctl").write_text(
-            f'#!/bin/bash\nfor _ in {{1..300}}; do [ "$(grep -c heartbeat "{calls}")" -ge 2 ] && break; sleep 0.1; done 2> /dev/null\necho "systemctl $*" >> "{calls}"\n'
+            f'#!/bin/bash\nfor _ in {{1..300}}; do [ "$(grep -c heartbeat "{calls}")" -ge 2 ] && break; sleep 0.1; '
+            f'done 2> /dev/null\necho "systemctl $*" >> "{calls}"\n'
         )
         self.machine.answers["/latest/meta-data/autoscaling/target-lifecycle-state"] = "Terminated"
         done = self.machine.run(
@@ -344,7 +350,8 @@ class OnAws(unittest.TestCase):
         self.machine.answers["/latest/meta-data/autoscaling/target-lifecycle-state"] = "Terminated"
         left = iter([2, 1, 0])
         self.machine.answers["/metrics"] = lambda: (
-            f"# TYPE rekindle_gateway_in_flight gauge\nrekindle_gateway_in_flight_limit 4096\nrekindle_gateway_in_flight {next(left)}\n"
+            "# TYPE rekindle_gateway_in_flight gauge\nrekindle_gateway_in_flight_limit 4096\n"
+            f"rekindle_gateway_in_flight {next(left)}\n"
         )
         said = self.drain("gateway")
         self.assertIn("2 in flight", said)
@@ -355,15 +362,18 @@ class OnAws(unittest.TestCase):
 
     def test_the_share_of_memory_that_is_promised_is_told(self):
         self.machine.answers["/metrics"] = (
-            'rekindle_worker_memory_reserved_bytes{worker="a"} 1000\nrekindle_worker_memory_reserved_bytes{worker="b"} 5e2\n'
-            'rekindle_worker_memory_capacity_bytes{worker="a"} 4000\nrekindle_worker_memory_capacity_bytes{worker="b"} 4000\n'
+            'rekindle_worker_memory_reserved_bytes{worker="a"} 1000\n'
+            'rekindle_worker_memory_reserved_bytes{worker="b"} 5e2\n'
+            'rekindle_worker_memory_capacity_bytes{worker="a"} 4000\n'
+            'rekindle_worker_memory_capacity_bytes{worker="b"} 4000\n'
         )
         done = self.machine.run("cloudwatch", CLUSTER="rekindle", AWS_REGION="eu-central-1")
         self.assertEqual(done.returncode, 0, done.stderr)
         (call,) = self.machine.calls()
         self.assertTrue(
             call.endswith(
-                "--namespace Rekindle --metric-name WorkerMemoryReserved --dimensions Cluster=rekindle --unit Percent --value 18.75"
+                "--namespace Rekindle --metric-name WorkerMemoryReserved --dimensions Cluster=rekindle "
+                "--unit Percent --value 18.75"
             ),
             call,
         )

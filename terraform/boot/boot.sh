@@ -18,7 +18,8 @@ imds() {
 # launched RESULT: ends the wait of the group's hook. A machine that was started by hand has none.
 launched() {
     aws autoscaling complete-lifecycle-action --region "$REGION" --auto-scaling-group-name "$CLUSTER-$ROLE" \
-        --lifecycle-hook-name boot --lifecycle-action-result "$1" --instance-id "$(imds instance-id)" || say "no lifecycle hook waits for it"
+        --lifecycle-hook-name boot --lifecycle-action-result "$1" --instance-id "$(imds instance-id)" ||
+        say "no lifecycle hook waits for it"
 }
 # shellcheck disable=SC2154 # the status is assigned in the trap itself
 trap 'status=$?; [ "$status" = 0 ] || launched ABANDON || true' EXIT
@@ -100,15 +101,18 @@ scheduler)
         setting FN_MASTER_KEY_KMS "$MASTER_KMS"
         setting FN_MASTER_KEY_CLUSTER "$CLUSTER"
     fi
-    retry curl -fsS -o /etc/rekindle/database-ca.pem "https://truststore.pki.rds.amazonaws.com/$REGION/$REGION-bundle.pem"
+    retry curl -fsS -o /etc/rekindle/database-ca.pem \
+        "https://truststore.pki.rds.amazonaws.com/$REGION/$REGION-bundle.pem"
     chmod 644 /etc/rekindle/database-ca.pem
     # In the environment, not on the command line, which every process sees.
-    setting FN_DATABASE "postgres://rekindle:$password@$DATABASE_HOST:5432/rekindle?sslmode=verify-full&sslrootcert=/etc/rekindle/database-ca.pem"
+    database=postgres://rekindle:$password@$DATABASE_HOST:5432/rekindle
+    setting FN_DATABASE "$database?sslmode=verify-full&sslrootcert=/etc/rekindle/database-ca.pem"
     # One leads, and a scheduler that stands by names it.
     setting FN_OPTIONS "--advertise $address:8081"
     if [ -n "$RUNTIMES_KEY" ]; then
         fetch "$RUNTIMES_KEY" "$RUNTIMES_SHA256"
-        retry fn runtimes import --cache /usr/share/rekindle --s3-endpoint "https://s3.$REGION.amazonaws.com" --s3-bucket "$BUCKET"
+        retry fn runtimes import --cache /usr/share/rekindle --s3-endpoint "https://s3.$REGION.amazonaws.com" \
+            --s3-bucket "$BUCKET"
     fi
     echo "CLUSTER=$CLUSTER" > /etc/rekindle/cloudwatch.env
     units+=(rekindle-cloudwatch.timer)
@@ -124,7 +128,8 @@ worker)
 *) fail "no role '$ROLE'" ;;
 esac
 
-printf '%s\n' "ROLE=$ROLE" "REGION=$REGION" "GROUP=$CLUSTER-$ROLE" "DRAIN_SECONDS=$DRAIN_SECONDS" > /etc/rekindle/drain.env
+printf '%s\n' "ROLE=$ROLE" "REGION=$REGION" "GROUP=$CLUSTER-$ROLE" "DRAIN_SECONDS=$DRAIN_SECONDS" \
+    > /etc/rekindle/drain.env
 units+=(rekindle-drain.service)
 
 # Logs to CloudWatch: the agent reads a file, so the unit writes one beside the journal's place.
@@ -133,7 +138,8 @@ if [ -n "$AGENT_URL" ]; then
     chmod 644 /var/cache/apt/archives/cloudwatch-agent.deb
     install_deb /var/cache/apt/archives/cloudwatch-agent.deb "$AGENT_SHA256"
     install -d -m 755 "/etc/systemd/system/rekindle-$ROLE.service.d" /var/log/rekindle
-    printf '[Service]\nStandardError=append:/var/log/rekindle/%s.log\n' "$ROLE" > "/etc/systemd/system/rekindle-$ROLE.service.d/log.conf"
+    printf '[Service]\nStandardError=append:/var/log/rekindle/%s.log\n' "$ROLE" \
+        > "/etc/systemd/system/rekindle-$ROLE.service.d/log.conf"
     cat > /opt/aws/amazon-cloudwatch-agent/etc/rekindle.json <<JSON
 {"logs": {"logs_collected": {"files": {"collect_list": [
   {"file_path": "/var/log/rekindle/$ROLE.log", "log_group_name": "$LOG_GROUP", "log_stream_name": "{instance_id}"}
@@ -145,7 +151,8 @@ fi
 
 # The role is told to stop, and may finish what it has.
 install -d -m 755 "/etc/systemd/system/rekindle-$ROLE.service.d"
-printf '[Service]\nTimeoutStopSec=%s\n' $((DRAIN_SECONDS + 30)) > "/etc/systemd/system/rekindle-$ROLE.service.d/stop.conf"
+printf '[Service]\nTimeoutStopSec=%s\n' $((DRAIN_SECONDS + 30)) \
+    > "/etc/systemd/system/rekindle-$ROLE.service.d/stop.conf"
 systemctl daemon-reload
 systemctl enable --now "${units[@]}"
 # It answers as soon as it listens, whether it is ready or stands by.

@@ -1,4 +1,5 @@
-"""The Terraform configuration as plain data: files parsed by python-hcl2, strings without their quotes, blocks by type and name."""
+"""The Terraform configuration as plain data: files parsed by python-hcl2, strings without their quotes, blocks by type
+and name."""
 
 import pathlib
 import re

@@ -1,4 +1,5 @@
-"""What must hold of a plan that the real provider made (scripts/terraform-check.sh validate): values as they would be sent to AWS.
+"""What must hold of a plan that the real provider made (scripts/terraform-check.sh validate): values as they would be
+sent to AWS.
 
 REKINDLE_PLAN names the plan as JSON; its file's name is the example's.
 """

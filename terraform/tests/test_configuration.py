@@ -297,7 +297,8 @@ def local(name):
 
 
 class Objects(unittest.TestCase):
-    """What a role may do to which key of the platform's bucket, decided as IAM decides: by any statement that allows it."""
+    """What a role may do to which key of the platform's bucket, decided as IAM decides: by any statement that allows
+    it."""
 
     def may(self, role, action, key, if_none_match=False, makes_object=True):
         for document, statement in statements():
@@ -372,7 +373,8 @@ class Objects(unittest.TestCase):
         )
 
     def test_the_code_puts_each_kind_as_the_policy_has_it(self):
-        """Who puts a kind of key otherwise moves it in policies.tf: one that is put if absent belongs to those that are put once."""
+        """Who puts a kind of key otherwise moves it in policies.tf: one that is put if absent belongs to those that are
+        put once."""
         ways = {
             "snapshotter/src/capture/commit.rs": [
                 r"put_if_absent\(&keys::bundle\(",

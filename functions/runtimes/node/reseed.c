@@ -3,9 +3,9 @@
  *
  *     require('./reseed.node').add(buffer)
  *
- * RAND_add on OpenSSL 3 reseeds the primary generator from the kernel and mixes the buffer in; the generators of all threads
- * notice and reseed from it before their next bytes. Symbols of Node-API and of libcrypto come from the node process itself,
- * so neither's headers are needed: the declarations below are from their stable ABIs.
+ * RAND_add on OpenSSL 3 reseeds the primary generator from the kernel and mixes the buffer in; the generators of all
+ * threads notice and reseed from it before their next bytes. Symbols of Node-API and of libcrypto come from the node
+ * process itself, so neither's headers are needed: the declarations below are from their stable ABIs.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,10 +15,12 @@ typedef struct napi_value__ *napi_value;
 typedef struct napi_callback_info__ *napi_callback_info;
 typedef napi_value (*napi_callback)(napi_env, napi_callback_info);
 
-extern int napi_get_cb_info(napi_env, napi_callback_info, size_t *argc, napi_value *argv, napi_value *this_arg, void **data);
+extern int napi_get_cb_info(napi_env, napi_callback_info, size_t *argc, napi_value *argv, napi_value *this_arg,
+                            void **data);
 extern int napi_is_buffer(napi_env, napi_value, bool *result);
 extern int napi_get_buffer_info(napi_env, napi_value, void **data, size_t *length);
-extern int napi_create_function(napi_env, const char *name, size_t length, napi_callback, void *data, napi_value *result);
+extern int napi_create_function(napi_env, const char *name, size_t length, napi_callback, void *data,
+                                napi_value *result);
 extern int napi_set_named_property(napi_env, napi_value object, const char *name, napi_value value);
 extern int napi_throw_type_error(napi_env, const char *code, const char *message);
 extern void RAND_add(const void *bytes, int length, double entropy);

@@ -1,4 +1,5 @@
-"""Keeps a count in memory: it goes on while the instance lives, and starts again where the snapshot was taken in every restore.
+"""Keeps a count in memory: it goes on while the instance lives, and starts again where the snapshot was taken in every
+restore.
 
 /         counts and answers with the count
 /peek     answers without counting

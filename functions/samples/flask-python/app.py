@@ -17,7 +17,12 @@ def index():
 
 @app.route("/echo", methods=["POST"])
 def echo():
-    return jsonify(method=request.method, length=len(request.get_data()), request_id=request.headers.get("x-request-id"), restores=restores)
+    return jsonify(
+        method=request.method,
+        length=len(request.get_data()),
+        request_id=request.headers.get("x-request-id"),
+        restores=restores,
+    )
 
 
 @app.post("/hooks/after-restore")

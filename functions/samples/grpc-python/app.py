@@ -52,7 +52,9 @@ def wait(request, context):
 
 
 def handler(kind, behaviour):
-    return kind(behaviour, request_deserializer=StringValue.FromString, response_serializer=StringValue.SerializeToString)
+    return kind(
+        behaviour, request_deserializer=StringValue.FromString, response_serializer=StringValue.SerializeToString
+    )
 
 
 HANDLERS = {

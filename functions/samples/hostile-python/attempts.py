@@ -1,5 +1,6 @@
-"""The escapes that are tried. Each function is one attempt, named by its path; it returns what it got away with as text, or
-raises kernel.Refused (or PermissionError and its like) when it was stopped. Nothing here harms a host it does get out to."""
+"""The escapes that are tried. Each function is one attempt, named by its path; it returns what it got away with as
+text, or raises kernel.Refused (or PermissionError and its like) when it was stopped. Nothing here harms a host it does
+get out to."""
 
 import ctypes
 import errno
@@ -42,8 +43,9 @@ def see_processes():
 @attempt
 def see_host_files():
     """Files that only a host has, and ways to its root through /proc."""
-    paths = ["/etc/shadow", "/root/.bashrc", "/home", "/boot", "/var/log", "/var/lib/dpkg/status", "/etc/apt", "/etc/machine-id",
-             "/etc/ssh", "/usr/bin/apt", "/proc/1/root/etc/passwd", "/proc/1/cwd/etc", "/proc/1/environ", "/proc/1/fd/0", "/proc/1/maps"]
+    paths = ["/etc/shadow", "/root/.bashrc", "/home", "/boot", "/var/log", "/var/lib/dpkg/status", "/etc/apt",
+             "/etc/machine-id", "/etc/ssh", "/usr/bin/apt", "/proc/1/root/etc/passwd", "/proc/1/cwd/etc",
+             "/proc/1/environ", "/proc/1/fd/0", "/proc/1/maps"]
     return nothing_or([path for path in paths if readable(path)])
 
 
@@ -51,7 +53,8 @@ def see_host_files():
 def see_host_mounts():
     """Mounts beside the sandbox's own."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return nothing_or([p for p in points if p not in OWN_MOUNTS and not p.startswith(("/dev/", "/proc/", "/run/", "/sys/"))])
+    elsewhere = ("/dev/", "/proc/", "/run/", "/sys/")
+    return nothing_or([p for p in points if p not in OWN_MOUNTS and not p.startswith(elsewhere)])
 
 
 @attempt
@@ -72,7 +75,8 @@ def see_host_sockets():
 
 @attempt
 def read_kernel_memory():
-    return nothing_or([path for path in ("/proc/kcore", "/proc/kmsg", "/dev/mem", "/dev/kmsg", "/dev/port", "/proc/kallsyms") if readable_bytes(path)])
+    paths = ("/proc/kcore", "/proc/kmsg", "/dev/mem", "/dev/kmsg", "/dev/port", "/proc/kallsyms")
+    return nothing_or([path for path in paths if readable_bytes(path)])
 
 
 @attempt
@@ -207,7 +211,8 @@ def become_root():
 def have_privileges():
     """Capabilities, a missing no_new_privs, a missing seccomp filter, root's uid."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
-    found = [f"{name}={status[name]}" for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name], 16)]
+    sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+    found = [f"{name}={status[name]}" for name in sets if int(status[name], 16)]
     found += [] if status["NoNewPrivs"] == "1" else ["no_new_privs is off"]
     found += [] if status["Seccomp"] == "2" else ["no seccomp filter"]
     found += ["uid 0"] if "0" in status["Uid"].split() or "0" in status["Gid"].split() else []
@@ -273,7 +278,8 @@ def open_socket_to_the_hypervisor():
 
 @attempt
 def unshare_every_other_namespace():
-    kinds = {"cgroup": 0x02000000, "uts": 0x04000000, "ipc": 0x08000000, "pid": 0x20000000, "net": 0x40000000, "time": 0x00000080}
+    kinds = {"cgroup": 0x02000000, "uts": 0x04000000, "ipc": 0x08000000, "pid": 0x20000000, "net": 0x40000000,
+             "time": 0x00000080}
     got = []
     for kind, flag in kinds.items():
         try:
@@ -286,9 +292,11 @@ def unshare_every_other_namespace():
 
 @attempt
 def socket_families_of_the_kernel():
-    """Those with a way to the kernel's own work, and a long list of its defects: keys, ciphers, tunnels, radio, blocks."""
-    families = {"AF_AX25": 3, "AF_KEY": 15, "AF_PPPOX": 24, "AF_LLC": 26, "AF_CAN": 29, "AF_TIPC": 30, "AF_BLUETOOTH": 31, "AF_RXRPC": 33,
-                "AF_ALG": 38, "AF_NFC": 39, "AF_KCM": 41, "AF_QIPCRTR": 42, "AF_SMC": 43, "AF_XDP": 44}
+    """Those with a way to the kernel's own work, and a long list of its defects: keys, ciphers, tunnels, radio,
+    blocks."""
+    families = {"AF_AX25": 3, "AF_KEY": 15, "AF_PPPOX": 24, "AF_LLC": 26, "AF_CAN": 29, "AF_TIPC": 30,
+                "AF_BLUETOOTH": 31, "AF_RXRPC": 33, "AF_ALG": 38, "AF_NFC": 39, "AF_KCM": 41, "AF_QIPCRTR": 42,
+                "AF_SMC": 43, "AF_XDP": 44}
     got = []
     for name, family in families.items():
         for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_STREAM, socket.SOCK_RAW):
@@ -305,7 +313,8 @@ def socket_families_of_the_kernel():
 @attempt
 def socket_pairs_of_every_family():
     """EPERM is the filter's answer. With any other the kernel was asked, and has looked for a module of that family."""
-    return got_past_the_filter(("socketpair", (family, kind, 0, buffer())) for family in range(47) if family != socket.AF_UNIX
+    return got_past_the_filter(("socketpair", (family, kind, 0, buffer()))
+                               for family in range(47) if family != socket.AF_UNIX
                                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET))
 
 
@@ -316,7 +325,8 @@ def protocols_with_a_module_of_their_own():
     kinds += [(socket.SOCK_DGRAM, protocol) for protocol in (136, 33, 132, 1, 58, 6, 115)]
     kinds += [(kind, protocol) for kind in (socket.SOCK_SEQPACKET, 6, 10) for protocol in (0, 132, 33)]
     flags = (0, socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    return got_past_the_filter(("socket", (family, kind | flag, protocol)) for family in (socket.AF_INET, socket.AF_INET6)
+    return got_past_the_filter(("socket", (family, kind | flag, protocol))
+                               for family in (socket.AF_INET, socket.AF_INET6)
                                for kind, protocol in kinds for flag in flags)
 
 
@@ -330,7 +340,8 @@ def netlink_to_other_parts_of_the_kernel():
 def modules_by_ioctl():
     """A bridge's and a VLAN's, which the kernel looks for before it asks for privileges."""
     with socket.socket() as sock:
-        return got_past_the_filter(("ioctl", (sock.fileno(), request, buffer())) for request in (0x8940, 0x8941, 0x8982, 0x8983, 0x89A0, 0x89A1))
+        return got_past_the_filter(("ioctl", (sock.fileno(), request, buffer()))
+                                   for request in (0x8940, 0x8941, 0x8982, 0x8983, 0x89A0, 0x89A1))
 
 
 @attempt
@@ -354,7 +365,8 @@ def further_system_call_filters():
     program = struct.pack("=HxxxxxxQ", 1, ctypes.addressof(instruction))
 
     def install():
-        for name, arguments in (("seccomp", (1, 0, program)), ("prctl", (22, 2, program, 0, 0)), ("prctl", (59, 1, 0, 0, 0))):
+        for name, arguments in (("seccomp", (1, 0, program)), ("prctl", (22, 2, program, 0, 0)),
+                                ("prctl", (59, 1, 0, 0, 0))):
             try:
                 call(name, *arguments)
                 return
@@ -369,10 +381,12 @@ def further_system_call_filters():
 @attempt
 def change_core_limit():
     """It is 1, at which a crash starts no program on the host; at any other one might be. The answer is EINVAL."""
-    limits = next(line for line in Path("/proc/self/limits").read_text().splitlines() if line.startswith("Max core file size"))
+    lines = Path("/proc/self/limits").read_text().splitlines()
+    limits = next(line for line in lines if line.startswith("Max core file size"))
     got = [] if limits.split()[4:6] == ["1", "1"] else [limits]
     for soft, hard in ((0, 0), (0, 1), (1, 1)):
-        for name, arguments in (("setrlimit", (4, buffer(soft, 0, hard, 0))), ("prlimit64", (0, 4, buffer(soft, 0, hard, 0), 0)),
+        for name, arguments in (("setrlimit", (4, buffer(soft, 0, hard, 0))),
+                                ("prlimit64", (0, 4, buffer(soft, 0, hard, 0), 0)),
                                 ("prlimit64", (os.getpid(), 4, buffer(soft, 0, hard, 0), 0))):
             try:
                 call(name, *arguments)
@@ -509,7 +523,8 @@ def change_root_by_pivot():
 
 @attempt
 def move_and_change_mounts():
-    return allowed_of(("move_mount", (-100, b"/app", -100, b"/tmp", 0)), ("mount_setattr", (-100, b"/", 0, buffer(size=32), 32)),
+    return allowed_of(("move_mount", (-100, b"/app", -100, b"/tmp", 0)),
+                      ("mount_setattr", (-100, b"/", 0, buffer(size=32), 32)),
                       ("fsmount", (0, 0, 0)), ("statmount", (buffer(), buffer(), 128, 0)))
 
 
@@ -525,7 +540,8 @@ def watch_all_files():
 
 @attempt
 def run_set_user_id_file():
-    """A program with the bit that root would have to own; /tmp is mounted without it, and nobody may give files away."""
+    """A program with the bit that root would have to own; /tmp is mounted without it, and nobody may give files
+    away."""
     path = "/tmp/become"
     try:
         Path(path).write_bytes(b"#!/bin/sh\n")
@@ -545,7 +561,8 @@ def open_by_handle():
 @attempt
 def make_device():
     got = []
-    for kind, major, minor in ((stat.S_IFBLK, 8, 0), (stat.S_IFCHR, 1, 1), (stat.S_IFCHR, 10, 229), (stat.S_IFCHR, 10, 232)):
+    kinds = ((stat.S_IFBLK, 8, 0), (stat.S_IFCHR, 1, 1), (stat.S_IFCHR, 10, 229), (stat.S_IFCHR, 10, 232))
+    for kind, major, minor in kinds:
         try:
             call("mknod", b"/tmp/device", kind | 0o666, os.makedev(major, minor))
             got.append(f"{major}:{minor}")
@@ -558,21 +575,24 @@ def make_device():
 def find_devices():
     """Devices beside the five that do nothing, the terminal of the session, and the standard streams."""
     harmless = {"null", "zero", "full", "random", "urandom", "tty"}
-    found = [entry.path for entry in os.scandir("/dev") if entry.name not in harmless and stat.S_IFMT(os.lstat(entry.path).st_mode) in (stat.S_IFBLK, stat.S_IFCHR)]
+    found = [entry.path for entry in os.scandir("/dev") if entry.name not in harmless
+             and stat.S_IFMT(os.lstat(entry.path).st_mode) in (stat.S_IFBLK, stat.S_IFCHR)]
     return nothing_or(found)
 
 
 @attempt
 def write_root_filesystem():
-    paths = ["/etc/passwd", "/usr/bin/python3.11", "/opt/rekindle/python/bootstrap.py", "/app/main.py", "/new", "/app/new", "/usr/new", "/sys/new",
-             "/run/new", "/dev/new", "/var/tmp/new"]
+    paths = ["/etc/passwd", "/usr/bin/python3.11", "/opt/rekindle/python/bootstrap.py", "/app/main.py", "/new",
+             "/app/new", "/usr/new", "/sys/new", "/run/new", "/dev/new", "/var/tmp/new"]
     return nothing_or([path for path in paths if writable(path)])
 
 
 @attempt
 def write_kernel_settings():
-    paths = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/ns_last_pid", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/hostname"]
-    return nothing_or([path for path in paths if settable(path)] + (["/proc/sysrq-trigger"] if writable("/proc/sysrq-trigger") else []))
+    paths = ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/ns_last_pid", "/proc/sys/vm/overcommit_memory",
+             "/proc/sys/kernel/hostname"]
+    return nothing_or([path for path in paths if settable(path)]
+                      + (["/proc/sysrq-trigger"] if writable("/proc/sysrq-trigger") else []))
 
 
 @attempt
@@ -598,10 +618,13 @@ def write_network_settings():
 @attempt
 def change_network_by_netlink():
     """An address, a link, a route, a rule of the packet filter: each is asked of the kernel, and its answer read."""
-    own = {"RTM_NEWADDR": (0, 20, struct.pack("=BBBBI", 2, 32, 0, 0, 1) + struct.pack("=HH4s", 8, 2, bytes([10, 0, 0, 1]))),
+    address = bytes([10, 0, 0, 1])
+    own = {"RTM_NEWADDR": (0, 20, struct.pack("=BBBBI", 2, 32, 0, 0, 1) + struct.pack("=HH4s", 8, 2, address)),
            "RTM_NEWLINK": (0, 16, struct.pack("=BBHiII", 0, 0, 0, 1, 0, 1)),
-           "RTM_NEWROUTE": (0, 24, struct.pack("=BBBBBBBBI", 2, 32, 0, 0, 254, 3, 253, 1, 0) + struct.pack("=HH4s", 8, 1, bytes([10, 0, 0, 1]))),
-           "NFNL_MSG": (12, 10 << 8 | 1, struct.pack("=BBH", 2, 0, 0)), "XFRM_MSG_FLUSHSA": (6, 28, b"\0" * 8), "AUDIT_GET": (9, 1000, b"")}
+           "RTM_NEWROUTE": (0, 24, struct.pack("=BBBBBBBBI", 2, 32, 0, 0, 254, 3, 253, 1, 0)
+                            + struct.pack("=HH4s", 8, 1, address)),
+           "NFNL_MSG": (12, 10 << 8 | 1, struct.pack("=BBH", 2, 0, 0)), "XFRM_MSG_FLUSHSA": (6, 28, b"\0" * 8),
+           "AUDIT_GET": (9, 1000, b"")}
     got = []
     for name, (protocol, kind, body) in own.items():
         try:
@@ -618,7 +641,8 @@ def change_network_by_netlink():
 
 @attempt
 def write_control_groups():
-    return nothing_or([str(path) for path in Path("/sys").rglob("*") if path.name in ("cgroup.procs", "tasks") and writable(str(path))])
+    return nothing_or([str(path) for path in Path("/sys").rglob("*")
+                       if path.name in ("cgroup.procs", "tasks") and writable(str(path))])
 
 
 @attempt
@@ -698,9 +722,11 @@ def local_descriptor_table():
 def the_rest_of_the_kernel():
     """What only an administrator needs, by arguments that change nothing where it is allowed."""
     got = []
-    calls = (("acct", (0,)), ("swapoff", (b"/tmp/none",)), ("ioperm", (0x80, 1, 0)), ("delete_module", (b"none", 0)), ("finit_module", (-1, b"", 0)),
-             ("kexec_file_load", (-1, -1, 0, b"", 4)), ("quotactl", (0x800007 << 8 & 0x7FFFFFFF, 0, 0, buffer())), ("mbind", (0, 0, 0, 0, 0, 0)),
-             ("process_mrelease", (-1, 0)), ("io_uring_enter", (-1, 0, 0, 0, 0, 0)), ("io_uring_register", (-1, 0, 0, 0)))
+    calls = (("acct", (0,)), ("swapoff", (b"/tmp/none",)), ("ioperm", (0x80, 1, 0)),
+             ("delete_module", (b"none", 0)), ("finit_module", (-1, b"", 0)),
+             ("kexec_file_load", (-1, -1, 0, b"", 4)), ("quotactl", (0x800007 << 8 & 0x7FFFFFFF, 0, 0, buffer())),
+             ("mbind", (0, 0, 0, 0, 0, 0)), ("process_mrelease", (-1, 0)),
+             ("io_uring_enter", (-1, 0, 0, 0, 0, 0)), ("io_uring_register", (-1, 0, 0, 0)))
     for name, arguments in calls:
         try:
             call(name, *arguments)

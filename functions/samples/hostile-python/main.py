@@ -1,6 +1,8 @@
-"""A function that tries to get out. Each path is one attempt (attempts.py says which); / lists them, /all makes them all.
+"""A function that tries to get out. Each path is one attempt (attempts.py says which); / lists them, /all makes them
+all.
 
-The answer is {"attempt": ..., "outcome": "refused" | "allowed", "detail": ...}. Every "allowed" is a hole in the sandbox.
+The answer is {"attempt": ..., "outcome": "refused" | "allowed", "detail": ...}. Every "allowed" is a hole in the
+sandbox.
 
 Three more paths end or exhaust the instance rather than answer, and are not part of /all:
 /exhaust-memory    allocates beyond the limit     /crash    ends by a signal     /hang    never answers
@@ -23,7 +25,8 @@ def make(name):
     except OSError as error:
         # Any other error number means that the call got past the checks.
         refusals = (errno.EPERM, errno.EACCES, errno.EROFS, errno.EAFNOSUPPORT, errno.ENOSYS)
-        outcome, detail = "refused" if error.errno in refusals else "allowed", f"{errno.errorcode.get(error.errno, error.errno)}: {error}"
+        outcome = "refused" if error.errno in refusals else "allowed"
+        detail = f"{errno.errorcode.get(error.errno, error.errno)}: {error}"
     return {"attempt": name, "outcome": outcome, "detail": detail}
 
 

@@ -11,8 +11,8 @@
 /allocator   many large objects freed and made again
 /library     the written pages of a library's data, then MADV_DONTNEED: they read back as the file
 /all         each of these, /digest last
-Every answer is {"check": ..., "ok": true|false, ...}. Each check leaves its region as it found it, so it can be repeated; the
-first call after a restore is the one that meets untouched snapshot pages.
+Every answer is {"check": ..., "ok": true|false, ...}. Each check leaves its region as it found it, so it can be
+repeated; the first call after a restore is the one that meets untouched snapshot pages.
 """
 
 import hashlib
@@ -110,7 +110,11 @@ def fork():
     for page in range(0, PAGES, 3):
         region.write(page, b"parent")
     results = [_collected(child) for child in children]
-    wrong = region.wrong_page(lambda page: b"parent" + region.own_pattern(page)[6:] if page % 3 == 0 else region.own_pattern(page))
+    def expected_page(page):
+        own = region.own_pattern(page)
+        return b"parent" + own[6:] if page % 3 == 0 else own
+
+    wrong = region.wrong_page(expected_page)
     region.fill(0, PAGES)
     return {**verdict(wrong, region), "ok": wrong is None and all(found == expected for found, _ in results),
             "children": [{"sha256": found, "pid": pid} for found, pid in results], "expected": expected}
@@ -192,18 +196,20 @@ def library():
         wrong = data.wrong_page(data.original)
     data.write()
     after = data.wrong_page(data.own)
-    return {"ok": wrong is None and after is None, "wrong_page": wrong, "wrong_page_after": after, "mapped_from": backing}
+    ok = wrong is None and after is None
+    return {"ok": ok, "wrong_page": wrong, "wrong_page_after": after, "mapped_from": backing}
 
 
 def verdict(wrong, region):
     """The outcome of a check whose first wrong page is `wrong`; whatever happened, the region must be whole again."""
     after = region.wrong_page(region.own_pattern)
-    return {"ok": wrong is None and after is None, "wrong_page": wrong, "wrong_page_after": after, "pages": region.pages}
+    ok = wrong is None and after is None
+    return {"ok": ok, "wrong_page": wrong, "wrong_page_after": after, "pages": region.pages}
 
 
 CHECKS = {
-    "dontneed": dontneed, "unmap": unmap_and_map, "grow": grow, "move": move, "shrink": shrink, "fork": fork, "threads": threads,
-    "allocator": allocator, "library": library, "digest": digest,
+    "dontneed": dontneed, "unmap": unmap_and_map, "grow": grow, "move": move, "shrink": shrink, "fork": fork,
+    "threads": threads, "allocator": allocator, "library": library, "digest": digest,
 }
 
 

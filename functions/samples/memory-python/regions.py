@@ -1,7 +1,8 @@
-"""Private anonymous memory with known contents, straight from the kernel: mmap, madvise, mremap and munmap by their own names.
+"""Private anonymous memory with known contents, straight from the kernel: mmap, madvise, mremap and munmap by their own
+names.
 
-Page `i` of a region holds, in turn, bytes that do not compress, bytes that do, small integers, and zeros, so that a snapshot of
-it has every kind of block.
+Page `i` of a region holds, in turn, bytes that do not compress, bytes that do, small integers, and zeros, so that a
+snapshot of it has every kind of block.
 """
 
 import ctypes
@@ -83,8 +84,8 @@ class Region:
 
 
 class LibraryData:
-    """A file mapped twice, as the dynamic loader maps a library: as code, and privately as data, of which every other page is
-    written."""
+    """A file mapped twice, as the dynamic loader maps a library: as code, and privately as data, of which every other
+    page is written."""
 
     def __init__(self, path):
         with open(path, "rb") as file:

@@ -1,4 +1,5 @@
-"""A function with weight: usual imports and 64 MB of touched memory (TOUCH_MIB for more or less), of which a request reads only a little.
+"""A function with weight: usual imports and 64 MB of touched memory (TOUCH_MIB for more or less), of which a request
+reads only a little.
 
 /         answers from one page of the buffer
 /sum      reads every page and answers with a checksum, so that all of it has to come back after a restore
@@ -26,7 +27,8 @@ SIZE = int(os.environ.get("TOUCH_MIB", "64")) * 1024 * 1024
 
 
 def _filled():
-    """Every page differs, and compresses about as well as ordinary heap data: a hash at its start, small integers after it."""
+    """Every page differs, and compresses about as well as ordinary heap data: a hash at its start, small integers after
+    it."""
     buffer = bytearray(SIZE)
     rest = bytes(range(64)) * ((PAGE - 32) // 64)
     for start in range(0, SIZE, PAGE):
@@ -45,5 +47,7 @@ def handler(event, context):
     return {
         "statusCode": 200,
         "headers": {"content-type": "application/json"},
-        "body": json.dumps({"page": start, "first": BUFFER[start], "at": datetime.datetime.now(datetime.timezone.utc).isoformat()}),
+        "body": json.dumps(
+            {"page": start, "first": BUFFER[start], "at": datetime.datetime.now(datetime.timezone.utc).isoformat()}
+        ),
     }

@@ -1,4 +1,5 @@
-"""Any program that serves HTTP/1.1 on $PORT is a function. This one needs nothing but Python, and greets whom it is told to:
+"""Any program that serves HTTP/1.1 on $PORT is a function. This one needs nothing but Python, and greets whom it is
+told to:
 
     curl 'URL/?name=Ada'    curl URL -d '{"name": "Ada"}'
 """

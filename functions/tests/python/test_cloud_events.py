@@ -1,5 +1,5 @@
-"""CloudEvents 1.0: what a handler gets, and what comes of one that it returns. Messages are made and read by the project's own
-SDK where that is installed."""
+"""CloudEvents 1.0: what a handler gets, and what comes of one that it returns. Messages are made and read by the
+project's own SDK where that is installed."""
 
 import base64
 import json
@@ -18,11 +18,12 @@ REPLY = {
         if event["type"] == "wants.none":
             return {"statusCode": 202}
         if event["type"] == "wants.bytes":
-            return {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacontenttype": "image/png", "data": b"\\x00\\xff"}
+            return {"specversion": "1.0", "id": "1", "source": "/s", "type": "t",
+                    "datacontenttype": "image/png", "data": b"\\x00\\xff"}
         if event["type"] == "wants.wrong":
             return {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "Bad-Name": "x"}
-        return {"specversion": "1.0", "id": "r-1", "source": "/replies", "type": "reply", "subject": "grün 100%", "count": 3,
-                "flag": True, "data": event}
+        return {"specversion": "1.0", "id": "r-1", "source": "/replies", "type": "reply", "subject": "grün 100%",
+                "count": 3, "flag": True, "data": event}
 """
 }
 

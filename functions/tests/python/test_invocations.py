@@ -17,8 +17,9 @@ HANDLERS = {
 
         def describe(event, context):
             return {name: getattr(context, name) for name in (
-                "function_name", "function_version", "memory_limit_in_mb", "aws_request_id", "traceparent", "log_group_name",
-                "log_stream_name", "invoked_function_arn")} | {"remaining": context.get_remaining_time_in_millis()}
+                "function_name", "function_version", "memory_limit_in_mb", "aws_request_id", "traceparent",
+                "log_group_name", "log_stream_name", "invoked_function_arn",
+            )} | {"remaining": context.get_remaining_time_in_millis()}
 
         async def slow(event, context):
             await asyncio.sleep(event["seconds"])

@@ -11,7 +11,9 @@ FILES = {
     "main.py": """
     def handler(event, context):
         body = event.get("body", "")
-        return {"statusCode": 200, "headers": {"content-type": "text/plain"}, "body": f"{event['requestContext']['http']['method']} {len(body)} {body[:20]}"}
+        method = event['requestContext']['http']['method']
+        answer = f"{method} {len(body)} {body[:20]}"
+        return {"statusCode": 200, "headers": {"content-type": "text/plain"}, "body": answer}
 
     def large(event, context):
         return {"statusCode": 200, "headers": {"content-type": "text/plain"}, "body": "x" * 3_000_000}
@@ -37,7 +39,10 @@ class Server(unittest.TestCase):
         connection.close()
 
     def test_answers_pipelined_requests_in_order(self):
-        data = b"POST / HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\naGET /2 HTTP/1.1\r\nconnection: close\r\n\r\n"
+        data = (
+            b"POST / HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\n"
+            b"aGET /2 HTTP/1.1\r\nconnection: close\r\n\r\n"
+        )
         received = self.function.raw(data)
         self.assertLess(received.index(b"POST 1 a"), received.index(b"GET 0 "))
 
@@ -65,7 +70,8 @@ class Server(unittest.TestCase):
     def test_says_continue_to_who_asks(self):
         with socket.create_connection(("127.0.0.1", self.function.port), timeout=LIMIT_S) as sock:
             sock.sendall(
-                b"POST / HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 2\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+                b"POST / HTTP/1.1\r\ncontent-type: text/plain\r\ncontent-length: 2\r\n"
+                b"expect: 100-continue\r\nconnection: close\r\n\r\n"
             )
             self.assertEqual(b"HTTP/1.1 100 Continue\r\n\r\n", sock.recv(100))
             sock.sendall(b"ok")

@@ -118,7 +118,8 @@ SOURCES = """
     def handler(event, context):
         if event == "reseed":
             rekindle.reseed()
-        return [random.getstate()[1][:4], uuid.uuid1().node, tempfile.mktemp(), database.execute("select random()").fetchone()]
+        return [random.getstate()[1][:4], uuid.uuid1().node, tempfile.mktemp(),
+                database.execute("select random()").fetchone()]
 """
 
 

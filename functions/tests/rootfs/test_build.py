@@ -131,7 +131,10 @@ class RootFilesystems(unittest.TestCase):
             self.assertEqual([], missing)
 
     def test_node_runs_and_can_reseed_openssl(self):
-        script = "require('/opt/rekindle/node/reseed.node').add(Buffer.from('x')); console.log(process.versions.node.split('.')[0], typeof require('rekindle').afterRestore)"
+        script = (
+            "require('/opt/rekindle/node/reseed.node').add(Buffer.from('x')); "
+            "console.log(process.versions.node.split('.')[0], typeof require('rekindle').afterRestore)"
+        )
         for name, version in NODES.items():
             self.assertEqual(
                 f"{version} function\n", self.inside(name, "sh", "-c", f'cd /app && /usr/bin/node -e "{script}"')

@@ -1,5 +1,6 @@
-"""Every sample, and every template of `fn init`, does what its first lines say, on this machine's own interpreters. hostile-python and the samples of Lambda's clients are
-left out: they belong into a sandbox, and the platform's tests run them there."""
+"""Every sample, and every template of `fn init`, does what its first lines say, on this machine's own interpreters.
+hostile-python and the samples of Lambda's clients are left out: they belong into a sandbox, and the platform's tests
+run them there."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,5 @@
-"""Long bodies: POST /echo answers with the body while it arrives; GET /stream sends `pieces` pieces of `bytes` bytes, `pause_ms` apart."""
+"""Long bodies: POST /echo answers with the body while it arrives; GET /stream sends `pieces` pieces of `bytes` bytes,
+`pause_ms` apart."""
 
 import os
 import time

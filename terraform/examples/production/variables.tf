@@ -60,7 +60,9 @@ variable "log_agent" {
   type        = object({ url = string, sha256 = string })
   default     = { url = "", sha256 = "" }
   validation {
-    condition     = var.log_agent.url == "" || (startswith(var.log_agent.url, "https://") && can(regex("^[0-9a-f]{64}$", var.log_agent.sha256)))
+    condition = var.log_agent.url == "" || (
+      startswith(var.log_agent.url, "https://") && can(regex("^[0-9a-f]{64}$", var.log_agent.sha256))
+    )
     error_message = "The agent needs an https URL and a SHA-256 of 64 hexadecimal digits."
   }
 }

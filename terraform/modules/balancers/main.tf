@@ -1,4 +1,5 @@
-# Two balancers: the public one ends TLS before the gateways; the inner one passes TCP on to whichever scheduler answers.
+# Two balancers: the public one ends TLS before the gateways; the inner one passes TCP on to whichever scheduler
+# answers.
 
 resource "aws_lb" "public" {
   #checkov:skip=CKV2_AWS_28: a firewall for web applications is a matter of the functions behind it: attach one by its ARN (outputs.tf)

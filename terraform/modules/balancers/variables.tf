@@ -38,7 +38,9 @@ variable "security_groups" {
   description = "Security groups by tier."
   type        = map(string)
   validation {
-    condition     = alltrue([for tier in ["balancer", "scheduler-balancer"] : contains(keys(var.security_groups), tier)])
+    condition = alltrue([
+      for tier in ["balancer", "scheduler-balancer"] : contains(keys(var.security_groups), tier)
+    ])
     error_message = "The groups of balancer and scheduler-balancer must be there."
   }
 }

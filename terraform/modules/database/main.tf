@@ -1,4 +1,5 @@
-# PostgreSQL for the schedulers: encrypted, in private subnets, TLS enforced. Its password is read from Secrets Manager and never in the state.
+# PostgreSQL for the schedulers: encrypted, in private subnets, TLS enforced. Its password is read from Secrets Manager
+# and never in the state.
 
 locals {
   major = split(".", var.engine_version)[0]

@@ -30,8 +30,12 @@ locals {
   # Secrets Manager, S3, CloudWatch, an OTLP endpoint, packages: all by TLS.
   out   = toset(["gateway", "scheduler", "worker"])
   ports = { gateway = 8080, scheduler = 8081, worker = 8082 }
-  looks = { for pair in setproduct(var.monitoring_cidrs, keys(local.ports)) : "${pair[0]} ${pair[1]}" => { cidr = pair[0], role = pair[1] } }
-  doors = { for pair in setproduct(var.client_cidrs, [80, 443]) : "${pair[0]} ${pair[1]}" => { cidr = pair[0], port = pair[1] } }
+  looks = { for pair in setproduct(var.monitoring_cidrs, keys(local.ports)) :
+    "${pair[0]} ${pair[1]}" => { cidr = pair[0], role = pair[1] }
+  }
+  doors = { for pair in setproduct(var.client_cidrs, [80, 443]) :
+    "${pair[0]} ${pair[1]}" => { cidr = pair[0], port = pair[1] }
+  }
 }
 
 resource "aws_security_group" "this" {

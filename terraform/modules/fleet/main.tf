@@ -115,7 +115,9 @@ resource "aws_autoscaling_group" "this" {
   capacity_rebalance        = var.spot_percent > 0
   default_instance_warmup   = 120
   termination_policies      = ["OldestLaunchTemplate", "OldestInstance"]
-  enabled_metrics           = ["GroupInServiceInstances", "GroupDesiredCapacity", "GroupPendingInstances", "GroupTerminatingInstances"]
+  enabled_metrics = [
+    "GroupInServiceInstances", "GroupDesiredCapacity", "GroupPendingInstances", "GroupTerminatingInstances",
+  ]
 
   mixed_instances_policy {
     instances_distribution {

@@ -39,7 +39,9 @@ variable "instance_types" {
   description = "Types of machine, the preferred one first: several of like size let spot capacity be found."
   type        = list(string)
   validation {
-    condition     = length(var.instance_types) > 0 && alltrue([for type in var.instance_types : can(regex("^[a-z0-9-]+\\.[a-z0-9-]+$", type))])
+    condition = length(var.instance_types) > 0 && alltrue([
+      for type in var.instance_types : can(regex("^[a-z0-9-]+\\.[a-z0-9-]+$", type))
+    ])
     error_message = "Name at least one type, like m7i.large."
   }
 }
@@ -162,7 +164,9 @@ variable "memory_target_percent" {
   type        = number
   default     = null
   validation {
-    condition     = var.memory_target_percent == null ? true : var.memory_target_percent >= 10 && var.memory_target_percent <= 95
+    condition = (
+      var.memory_target_percent == null ? true : var.memory_target_percent >= 10 && var.memory_target_percent <= 95
+    )
     error_message = "A target is 10 to 95 percent."
   }
 }

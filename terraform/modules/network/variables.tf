@@ -11,7 +11,10 @@ variable "cidr" {
   description = "Addresses of the VPC; functions cannot reach them, as they are private."
   type        = string
   validation {
-    condition     = can(cidrhost(var.cidr, 0)) && tonumber(split("/", var.cidr)[1]) <= 20 && tonumber(split("/", var.cidr)[1]) >= 16
+    condition = (
+      can(cidrhost(var.cidr, 0)) &&
+      tonumber(split("/", var.cidr)[1]) <= 20 && tonumber(split("/", var.cidr)[1]) >= 16
+    )
     error_message = "The network must be written like 10.20.0.0/16, with a prefix of 16 to 19 bits."
   }
 }

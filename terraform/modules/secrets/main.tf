@@ -1,4 +1,5 @@
-# The platform's secrets. Values are made here and go to Secrets Manager alone: they are ephemeral, and so in no state and no plan.
+# The platform's secrets. Values are made here and go to Secrets Manager alone: they are ephemeral, and so in no state
+# and no plan.
 
 ephemeral "aws_secretsmanager_random_password" "new" {
   for_each            = toset(var.secrets)

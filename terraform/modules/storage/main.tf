@@ -1,4 +1,5 @@
-# The key of everything at rest, the bucket of the platform (functions, layers, snapshots), and a bucket for the balancer's access log.
+# The key of everything at rest, the bucket of the platform (functions, layers, snapshots), and a bucket for the
+# balancer's access log.
 
 data "aws_caller_identity" "me" {}
 data "aws_region" "here" {}
@@ -24,7 +25,8 @@ resource "aws_kms_alias" "this" {
   target_key_id = aws_kms_key.this.key_id
 }
 
-# In a key's policy "*" is that key: IAM decides who of this account may use it, and CloudWatch may for log groups of this name.
+# In a key's policy "*" is that key: IAM decides who of this account may use it, and CloudWatch may for log groups of
+# this name.
 data "aws_iam_policy_document" "key" {
   #checkov:skip=CKV_AWS_109: a key policy is about its own key
   #checkov:skip=CKV_AWS_111: a key policy is about its own key
@@ -132,7 +134,8 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "logs" {
   }
 }
 
-# No rule may remove objects by their age: what is old may be what serves. The scheduler collects (docs/how-to/free-storage.md).
+# No rule may remove objects by their age: what is old may be what serves. The scheduler collects
+# (docs/how-to/free-storage.md).
 resource "aws_s3_bucket_lifecycle_configuration" "objects" {
   bucket = aws_s3_bucket.objects.id
   rule {

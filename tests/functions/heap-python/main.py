@@ -1,5 +1,5 @@
-"""CPython's heap under stress: small objects of pymalloc's arenas, strings, lists, dicts and cycles from before the snapshot among new
-ones, by several threads, through many collections."""
+"""CPython's heap under stress: small objects of pymalloc's arenas, strings, lists, dicts and cycles from before the
+snapshot among new ones, by several threads, through many collections."""
 
 import gc
 import random
@@ -53,7 +53,9 @@ def handler(event, context):
         thread.start()
     for thread in threads:
         thread.join()
-    wrong += [f"object {n} has changed in the end" for heap in heaps for n, node in enumerate(heap) if not node.is_whole()]
+    wrong += [
+        f"object {n} has changed in the end" for heap in heaps for n, node in enumerate(heap) if not node.is_whole()
+    ]
     if wrong:
         return {"statusCode": 500, "body": wrong[0]}
     return {"statusCode": 200, "body": "allocator: ok"}

@@ -1,5 +1,5 @@
-/* What a process may do to its memory, checked byte by byte after a restore. Each check has memory of its own that was filled
- * before the snapshot; it answers NULL if all is well, else what is wrong. */
+/* What a process may do to its memory, checked byte by byte after a restore. Each check has memory of its own that was
+ * filled before the snapshot; it answers NULL if all is well, else what is wrong. */
 #ifndef CHECKS_H
 #define CHECKS_H
 #include <stddef.h>

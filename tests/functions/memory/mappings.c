@@ -23,7 +23,8 @@ void mappings_prepare(void) {
     freed = new_area(1, PAGES);
     shielded = new_area(2, PAGES);
     /* Where the kernel puts nothing by itself, so that there is room behind it. */
-    grown = (struct area){map_fresh((unsigned char *)0x200000000000, PAGES, PROT_READ | PROT_WRITE, MAP_FIXED_NOREPLACE), PAGES, 3};
+    unsigned char *far = (unsigned char *)0x200000000000;
+    grown = (struct area){map_fresh(far, PAGES, PROT_READ | PROT_WRITE, MAP_FIXED_NOREPLACE), PAGES, 3};
     for (size_t n = 0; n < PAGES; n++) fill_page(grown.at + n * PAGE, 3, n);
     moved = new_area(4, PAGES);
     mine = new_area(6, PAGES);

@@ -1,5 +1,6 @@
-/* Random operations on memory from before the snapshot, by several threads, each with a part of its own: what comes of them depends on
- * the seed alone, so that a restored process and one that was never checkpointed can be compared byte by byte. */
+/* Random operations on memory from before the snapshot, by several threads, each with a part of its own: what comes of
+ * them depends on the seed alone, so that a restored process and one that was never checkpointed can be compared byte
+ * by byte. */
 #define _GNU_SOURCE
 #include "checks.h"
 
@@ -43,7 +44,8 @@ static void see(struct part *part, uint64_t value) { part->seen = (part->seen ^ 
 static unsigned char *page(struct part *part, size_t number) { return part->at + number * PAGE; }
 
 void random_prepare(void) {
-    void *all = mmap(BASE, (size_t)PARTS * PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    void *all = mmap(BASE, (size_t)PARTS * PAGES * PAGE, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (all != BASE) {
         perror("mmap of what is for random operations");
         exit(1);
@@ -61,7 +63,8 @@ void random_prepare(void) {
 
 static const char *map_again(struct part *part, size_t number, size_t count) {
     void *at = page(part, number);
-    if (mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != at) return "mmap";
+    if (mmap(at, count * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != at)
+        return "mmap";
     memset(part->access + number, WRITE, count);
     return NULL;
 }
@@ -70,7 +73,8 @@ static const char *move(struct part *part, size_t from, size_t to, size_t count)
     for (size_t n = 0; n < count; n++) {
         if (part->access[from + n] == GONE || from + n == to + n) continue;
         void *at = page(part, to + n);
-        if (mremap(page(part, from + n), PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at) return "mremap to another place";
+        if (mremap(page(part, from + n), PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, at) != at)
+            return "mremap to another place";
         part->access[to + n] = part->access[from + n];
         part->access[from + n] = GONE;
     }
@@ -95,7 +99,8 @@ static uint64_t sum(struct part *part) {
     for (size_t p = 0; p < PAGES; p++) {
         all = all * 31 + part->access[p];
         if (part->access[p] < READ) continue;
-        for (size_t i = 0; i < PAGE / 8; i++) all = (all ^ ((const volatile uint64_t *)page(part, p))[i]) * 0x100000001b3u;
+        for (size_t i = 0; i < PAGE / 8; i++)
+            all = (all ^ ((const volatile uint64_t *)page(part, p))[i]) * 0x100000001b3u;
     }
     return all;
 }

@@ -1,5 +1,5 @@
-/* Serves one request at a time on $PORT: GET /NAME runs a check, GET / lists them, GET /random/SEED/N does random operations and
- * answers with all that came of them. */
+/* Serves one request at a time on $PORT: GET /NAME runs a check, GET / lists them, GET /random/SEED/N does random
+ * operations and answers with all that came of them. */
 #define _GNU_SOURCE
 #include "checks.h"
 
@@ -67,7 +67,8 @@ static void answer(int client) {
     } else {
         list(text, sizeof text);
     }
-    int size = snprintf(head, sizeof head, "HTTP/1.1 %d -\r\ncontent-length: %zu\r\nconnection: close\r\n\r\n", status, strlen(text));
+    int size = snprintf(head, sizeof head, "HTTP/1.1 %d -\r\ncontent-length: %zu\r\nconnection: close\r\n\r\n", status,
+                        strlen(text));
     if (write(client, head, (size_t)size) < 0 || write(client, text, strlen(text)) < 0) perror("write");
 }
 

@@ -49,7 +49,8 @@ static void on_signal(int number) {
     unsigned char local[3 * PAGE], *stack = signals.at;
     memset(local, number, sizeof local);
     __asm__ volatile("" ::"r"(local) : "memory");
-    handled = local[2 * PAGE] == number && (unsigned char *)local > stack && (unsigned char *)local < stack + SIGNAL_PAGES * PAGE;
+    handled = local[2 * PAGE] == number && (unsigned char *)local > stack &&
+              (unsigned char *)local < stack + SIGNAL_PAGES * PAGE;
 }
 
 void stacks_prepare(void) {

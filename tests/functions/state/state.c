@@ -1,6 +1,6 @@
-/* A server whose process has much that memory does not show: registers, threads, signals, descriptors, mappings. How much of each,
- * and in which state, is chosen by $SEED. Each part tells whether it is as it was: a request is answered with what is wrong, or
- * with "as it was". */
+/* A server whose process has much that memory does not show: registers, threads, signals, descriptors, mappings. How
+ * much of each, and in which state, is chosen by $SEED. Each part tells whether it is as it was: a request is answered
+ * with what is wrong, or with "as it was". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -85,22 +85,25 @@ static void *hold_vectors(void *unused) {
     (void)unused;
     int is_wide = __builtin_cpu_supports("avx512f");
     register long timeout __asm__("r10") = 0;
-    if (is_wide) __asm__ volatile("vmovdqu64 (%0), %%zmm31\n kmovw %1, %%k7" : : "r"(wide_before), "r"(masks_before) : "memory");
+    if (is_wide)
+        __asm__ volatile("vmovdqu64 (%0), %%zmm31\n kmovw %1, %%k7" : : "r"(wide_before), "r"(masks_before) : "memory");
     __asm__ volatile("ldmxcsr %[mxcsr]\n fldcw %[control]\n fldl %[x87]\n" EACH(LOAD)
                      "1: mov $202, %%eax\n xor %%esi, %%esi\n xor %%edx, %%edx\n syscall\n"
                      "cmpl $0, (%%rdi)\n je 1b\n" EACH(STORE)
                      "fstpl %[x87_after]\n stmxcsr %[mxcsr_after]\n fnstcw %[control_after]\n fninit\n vzeroupper\n"
                      : [x87_after] "=m"(x87_after), [mxcsr_after] "=m"(mxcsr_after), [control_after] "=m"(control_after)
-                     : [before] "r"(vectors_before), [after] "r"(vectors_after), "D"(&vectors_go), "r"(timeout), [x87] "m"(x87_before),
-                       [mxcsr] "m"(mxcsr), [control] "m"(control)
+                     : [before] "r"(vectors_before), [after] "r"(vectors_after), "D"(&vectors_go), "r"(timeout),
+                       [x87] "m"(x87_before), [mxcsr] "m"(mxcsr), [control] "m"(control)
                      : "rax", "rcx", "rsi", "rdx", "r11", "memory", "cc");
-    if (is_wide) __asm__ volatile("vmovdqu64 %%zmm31, (%1)\n kmovw %%k7, %0" : "=r"(masks_after) : "r"(wide_after) : "memory");
+    if (is_wide)
+        __asm__ volatile("vmovdqu64 %%zmm31, (%1)\n kmovw %%k7, %0" : "=r"(masks_after) : "r"(wide_after) : "memory");
     else memcpy(wide_after, wide_before, sizeof wide_after), masks_after = masks_before;
     return NULL;
 }
 
 static void vectors_prepare(void) {
-    for (size_t n = 0; n < sizeof vectors_before; n++) ((unsigned char *)vectors_before)[n] = (unsigned char)chosen(256);
+    for (size_t n = 0; n < sizeof vectors_before; n++)
+        ((unsigned char *)vectors_before)[n] = (unsigned char)chosen(256);
     for (size_t n = 0; n < sizeof wide_before; n++) wide_before[n] = (unsigned char)chosen(256);
     masks_before = chosen(1 << 16);
     mxcsr = 0x1f80 | chosen(4) << 13;
@@ -180,7 +183,8 @@ static void handle(int number) {
     wait_at(&handler_go);
     stack_t now;
     sigaltstack(NULL, &now);
-    is_on_alternate = on_alternate() && now.ss_flags == SS_ONSTACK && now.ss_sp == alternate && now.ss_size == sizeof alternate;
+    is_on_alternate = on_alternate() && now.ss_flags == SS_ONSTACK && now.ss_sp == alternate &&
+                      now.ss_size == sizeof alternate;
 }
 
 static void *be_in_a_handler(void *unused) {
@@ -230,14 +234,14 @@ static void signals_check(void) {
     tell("alternate stack", was_on_alternate && is_on_alternate, 1);
 }
 
-/* Epoll: one reported and not armed any more, one whose edge was told, one that waits, one that is exclusive, one for one edge.
- * Another epoll watches this one. */
+/* Epoll: one reported and not armed any more, one whose edge was told, one that waits, one that is exclusive, one for
+ * one edge. Another epoll watches this one. */
 #define POLLED 5
 static int poll_fd, outer_fd, ready[POLLED];
 
 static void polls_prepare(void) {
-    static const uint32_t events[POLLED] = {EPOLLIN | EPOLLONESHOT, EPOLLIN | EPOLLET, EPOLLIN, EPOLLIN | EPOLLEXCLUSIVE,
-                                            EPOLLIN | EPOLLET | EPOLLONESHOT};
+    static const uint32_t events[POLLED] = {EPOLLIN | EPOLLONESHOT, EPOLLIN | EPOLLET, EPOLLIN,
+                                            EPOLLIN | EPOLLEXCLUSIVE, EPOLLIN | EPOLLET | EPOLLONESHOT};
     need(poll_fd = epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
     for (int n = 0; n < POLLED; n++) {
         need(ready[n] = eventfd(n < 2, EFD_NONBLOCK), "eventfd");
@@ -371,7 +375,8 @@ static void mappings_prepare(void) {
     for (int n = 0; n < MAPPINGS; n++) {
         size_t pages = 1 + chosen(3);
         int how = chosen(8) ? MAP_PRIVATE : MAP_SHARED;
-        mappings[n].at = mmap(at, pages * PAGE, PROT_READ | PROT_WRITE, how | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        mappings[n].at = mmap(at, pages * PAGE, PROT_READ | PROT_WRITE, how | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
+                              0);
         need(mappings[n].at == at ? 0 : -1, "mmap");
         mappings[n].pages = pages;
         mappings[n].with = (unsigned char)chosen(256);
@@ -388,13 +393,16 @@ static void mappings_check(void) {
     growing[-PAGE] = 7;
     tell("a page below it", growing[-1], 0);
     for (int n = 0; n < MAPPINGS; n++) {
-        if (!(mappings[n].access & PROT_READ)) need(mprotect(mappings[n].at, mappings[n].pages * PAGE, PROT_READ), "mprotect");
+        if (!(mappings[n].access & PROT_READ))
+            need(mprotect(mappings[n].at, mappings[n].pages * PAGE, PROT_READ), "mprotect");
         for (size_t at = 0; at < mappings[n].pages * PAGE; at++)
-            if (mappings[n].at[at] != mappings[n].with) return tell("a mapping's byte", mappings[n].at[at], mappings[n].with);
+            if (mappings[n].at[at] != mappings[n].with)
+                return tell("a mapping's byte", mappings[n].at[at], mappings[n].with);
     }
 }
 
-/* Restartable sequences, where the C library has registered them: a second registration of the same is refused as such. */
+/* Restartable sequences, where the C library has registered them: a second registration of the same is refused as
+ * such. */
 static void rseq_check(void) {
     if (__rseq_size == 0) return;
     struct rseq *area = (struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
@@ -403,8 +411,8 @@ static void rseq_check(void) {
     tell("processor", area->cpu_id < 4096, 1);
 }
 
-/* With $WATCH, reads the rights of all threads of all processes all the time, from the first instruction of a copy on. It opens
- * nothing: a checkpoint takes no file of the kernel's. */
+/* With $WATCH, reads the rights of all threads of all processes all the time, from the first instruction of a copy on.
+ * It opens nothing: a checkpoint takes no file of the kernel's. */
 static int watch_ends;
 static unsigned long long rights;
 static pthread_t watching_thread;
@@ -423,7 +431,8 @@ static void *watch(void *unused) {
     int first = getpid();
     while (!__atomic_load_n(&watch_ends, __ATOMIC_ACQUIRE))
         for (int id = first; id < first + 32; id++)
-            /* Init, what it forks for a moment, and the CRIU that takes a checkpoint are other users: no signal reaches them. */
+            /* Init, what it forks for a moment, and the CRIU that takes a checkpoint are other users: no signal reaches
+             * them. */
             if (permitted(id, &has) == 0 && has != 0 && kill(id, 0) == 0) rights |= has;
     return NULL;
 }
@@ -505,7 +514,8 @@ int main(void) {
         }
         check_all();
         const char *text = *wrong ? wrong : "as it was\n";
-        int size = snprintf(head, sizeof head, "HTTP/1.1 200 -\r\ncontent-length: %zu\r\nconnection: close\r\n\r\n", strlen(text));
+        int size = snprintf(head, sizeof head, "HTTP/1.1 200 -\r\ncontent-length: %zu\r\nconnection: close\r\n\r\n",
+                            strlen(text));
         if (write(client, head, (size_t)size) < 0 || write(client, text, strlen(text)) < 0) perror("write");
         close(client);
     }

@@ -24,7 +24,8 @@ int main(void) {
         RAND_priv_bytes(private, sizeof private);
         if (getrandom(kernel, sizeof kernel, 0) != sizeof kernel) return 1;
         uuid_generate(uuid);
-        printf("{\"RAND_bytes\": \"%s\", \"RAND_priv_bytes\": \"%s\", \"getrandom\": \"%s\", \"uuid_generate\": \"%s\", ",
+        printf("{\"RAND_bytes\": \"%s\", \"RAND_priv_bytes\": \"%s\", \"getrandom\": \"%s\", "
+               "\"uuid_generate\": \"%s\", ",
                hex(public, 8), hex(private, 8), hex(kernel, 8), hex(uuid, 16));
         printf("\"arc4random\": %u, \"lrand48\": %ld}\n", arc4random(), lrand48());
         fflush(stdout);

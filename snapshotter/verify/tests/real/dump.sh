@@ -36,6 +36,7 @@ fi
 /usr/bin/python3 -c 'import os, sys
 os.setresgid(100001, 0, 0)
 os.setresuid(100001, 0, 0)
-os.execv(sys.argv[1], sys.argv[1:])' "$criu" dump --tree "$pid" --images-dir "$directory/images" --log-file dump.log -v4 --leave-running --file-locks \
+os.execv(sys.argv[1], sys.argv[1:])' "$criu" dump --tree "$pid" --images-dir "$directory/images" --log-file dump.log \
+    -v4 --leave-running --file-locks \
     --link-remap --manage-cgroups=ignore --ghost-limit 16M --tcp-close --network-lock skip $moves >&2 ||
     { tail -n 20 "$directory/images/dump.log" >&2; exit 4; }

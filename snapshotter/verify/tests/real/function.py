@@ -1,4 +1,5 @@
-"""A process with a function's rights and a bit of everything that functions have open. Says "ready" on its standard output."""
+"""A process with a function's rights and a bit of everything that functions have open. Says "ready" on its standard
+output."""
 
 import ctypes
 import fcntl

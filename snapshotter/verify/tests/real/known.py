@@ -1,5 +1,5 @@
-"""Lays out for CRIU an earlier dump that has every page, and has its kernel probe say that changed pages are marked, as the platform does when an
-instance moves (worker/src/migration). Prints what CRIU calls the template.
+"""Lays out for CRIU an earlier dump that has every page, and has its kernel probe say that changed pages are marked, as
+the platform does when an instance moves (worker/src/migration). Prints what CRIU calls the template.
 
 usage: known.py DIRECTORY TEMPLATE
 """

@@ -8,11 +8,11 @@
     @rekindle.after_restore
     async def reconnect(): ...
 
-Hooks take no arguments and may be `async def`. Before a snapshot they run in reverse order of registration, after a restore
-in order, one at a time. A hook that raises fails the snapshot or the restore.
+Hooks take no arguments and may be `async def`. Before a snapshot they run in reverse order of registration, after a
+restore in order, one at a time. A hook that raises fails the snapshot or the restore.
 
-These hooks are for the runtime `python`. An `http` function has paths in fn.toml in their place; what the runtime reseeds by
-itself, such a program reseeds by calling `rekindle.reseed()` there.
+These hooks are for the runtime `python`. An `http` function has paths in fn.toml in their place; what the runtime
+reseeds by itself, such a program reseeds by calling `rekindle.reseed()` there.
 
     stock = rekindle.invoke("stock", {"item": 7})
 
@@ -55,7 +55,8 @@ def invoke(function, payload=None, timeout=None):
 
 
 def invoke_async(function, payload=None):
-    """Has another function of the same namespace run later with `payload`. Returns the id of that invocation. Raises InvokeError."""
+    """Has another function of the same namespace run later with `payload`. Returns the id of that invocation. Raises
+    InvokeError."""
     from rekindle_runtime import invoke
 
     return invoke.later(function, payload)

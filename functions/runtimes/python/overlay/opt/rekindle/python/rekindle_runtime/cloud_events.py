@@ -1,5 +1,5 @@
-"""CloudEvents 1.0 over HTTP, in binary, structured and batched mode: what a handler gets of one, and how one that it returns
-is sent. To the handler an event is a dict as in the JSON format, and a batch a list of these."""
+"""CloudEvents 1.0 over HTTP, in binary, structured and batched mode: what a handler gets of one, and how one that it
+returns is sent. To the handler an event is a dict as in the JSON format, and a batch a list of these."""
 
 import base64
 import json
@@ -97,8 +97,8 @@ def _decoded(value):
 
 
 def response(value, request):
-    """The response of a handler that was given a CloudEvent and returns one or several, in the mode of `request`; None if it
-    returns something else. Raises InvalidResponse, and what `to_json` raises."""
+    """The response of a handler that was given a CloudEvent and returns one or several, in the mode of `request`; None
+    if it returns something else. Raises InvalidResponse, and what `to_json` raises."""
     structured = _media_type(request.headers.get("content-type", "")) in (ONE, BATCH)
     if isinstance(value, list) and value and all(map(_is_event, value)):
         return Response(200, [("content-type", BATCH)], to_json([_with_text(event) for event in value]))
@@ -155,4 +155,5 @@ def _with_text(event):
     data = event.get("data")
     if not isinstance(data, (bytes, bytearray)):
         return event
-    return {**{name: value for name, value in event.items() if name != "data"}, "data_base64": base64.b64encode(data).decode("ascii")}
+    others = {name: value for name, value in event.items() if name != "data"}
+    return {**others, "data_base64": base64.b64encode(data).decode("ascii")}

@@ -7,7 +7,8 @@ from . import invoke
 
 
 class Context:
-    """One per invocation. Everything but the request's own values comes from the environment, read once, when the function is loaded."""
+    """One per invocation. Everything but the request's own values comes from the environment, read once, when the
+    function is loaded."""
 
     identity = None
     client_context = None
@@ -37,13 +38,13 @@ class Context:
         return max(0, self._epoch_deadline_time_in_ms - _now_ms())
 
     def invoke(self, function, payload=None, timeout=None):
-        """The result of another function of the same namespace for `payload`, as JSON each. Waits at most `timeout` seconds, and
-        never longer than this invocation has left. Raises rekindle.InvokeError."""
+        """The result of another function of the same namespace for `payload`, as JSON each. Waits at most `timeout`
+        seconds, and never longer than this invocation has left. Raises rekindle.InvokeError."""
         return invoke.now(function, payload, self.traceparent, self._seconds(timeout))
 
     def invoke_async(self, function, payload=None):
-        """Has another function of the same namespace run later with `payload`. Returns the id of that invocation. Raises
-        rekindle.InvokeError."""
+        """Has another function of the same namespace run later with `payload`. Returns the id of that invocation.
+        Raises rekindle.InvokeError."""
         return invoke.later(function, payload, self.traceparent, self._seconds(None))
 
     def _seconds(self, timeout):

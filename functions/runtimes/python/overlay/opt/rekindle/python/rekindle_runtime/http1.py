@@ -1,8 +1,9 @@
 """HTTP/1.1 on one connection: reads requests (fixed-length and chunked bodies), writes each response at once.
 
-Not http.server: that has no chunked request bodies, parses headers through the email package (24 us for ten headers, 7 us
-here; a whole trivial exchange 140 us against 105 us), and after a restore each module less is so many pages less to fetch.
-The only peer is the platform, so the reader is strict: what is ambiguous is refused, and the connection closed.
+Not http.server: that has no chunked request bodies, parses headers through the email package (24 us for ten headers,
+7 us here; a whole trivial exchange 140 us against 105 us), and after a restore each module less is so many pages less
+to fetch. The only peer is the platform, so the reader is strict: what is ambiguous is refused, and the connection
+closed.
 """
 
 import re
@@ -38,7 +39,8 @@ class BadRequest(Exception):
 
 
 class Request:
-    """One request: `headers` maps lower-case names to values (repeated ones joined by a comma, cookies by a semicolon)."""
+    """One request: `headers` maps lower-case names to values (repeated ones joined by a comma, cookies by a
+    semicolon)."""
 
     __slots__ = ("method", "target", "version", "headers", "body", "keep_alive", "peer")
 
@@ -110,8 +112,8 @@ class Connection:
             self._sock.sendall(body)
 
     def finish(self):
-        """Ends a connection whose input was not read to its end: closing at once would reset it, and the peer could lose
-        the answer. Takes at most a second."""
+        """Ends a connection whose input was not read to its end: closing at once would reset it, and the peer could
+        lose the answer. Takes at most a second."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
             self._sock.settimeout(1)

@@ -13,7 +13,8 @@ FUNCTION_ERROR = ("x-fn-function-error", "Unhandled")
 
 
 class Function:
-    """The user's handler, behind HTTP, once it is loaded. Called from several threads at once where concurrency is above one."""
+    """The user's handler, behind HTTP, once it is loaded. Called from several threads at once where concurrency is
+    above one."""
 
     def __init__(self):
         self.handler = None
@@ -29,7 +30,8 @@ class Function:
                 # An invocation without a payload is one with an empty object, as on Lambda.
                 event = json.loads(request.body) if request.body.strip() else {}
             except (ValueError, RecursionError) as error:
-                return error_response(400, "Runtime.InvalidEvent", f"the event is not JSON: {error}; send a JSON document as the body")
+                why = f"the event is not JSON: {error}; send a JSON document as the body"
+                return error_response(400, "Runtime.InvalidEvent", why)
         else:
             try:
                 cloud_event = cloud_events.received(request)

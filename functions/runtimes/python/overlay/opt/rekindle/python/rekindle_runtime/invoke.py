@@ -1,4 +1,5 @@
-"""Invocations of other functions of the same namespace: JSON in, JSON out, over the platform's address inside of the sandbox.
+"""Invocations of other functions of the same namespace: JSON in, JSON out, over the platform's address inside of the
+sandbox.
 
 Each has a connection of its own, so that none of before a snapshot is ever used.
 """
@@ -17,7 +18,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}").fullmatch
 
 
 class InvokeError(Exception):
-    """An invocation that failed. `status` is HTTP's, `code` the platform's word for what went wrong (docs/reference/errors.md)."""
+    """An invocation that failed. `status` is HTTP's, `code` the platform's word for what went wrong
+    (docs/reference/errors.md)."""
 
     def __init__(self, function, status, code, message):
         super().__init__(f"{function}: {code} ({status}): {message}")
@@ -41,7 +43,8 @@ def _sent(path, function, payload, traceparent, timeout):
     try:
         status, kind, answer = _exchange(path + function, body, traceparent, timeout or LIMIT_S)
     except socket.gaierror as error:
-        raise InvokeError(function, 503, "unavailable", "other functions cannot be reached: network = \"none\" in fn.toml is without them") from error
+        why = 'other functions cannot be reached: network = "none" in fn.toml is without them'
+        raise InvokeError(function, 503, "unavailable", why) from error
     except TimeoutError as error:
         raise InvokeError(function, 504, "function_timeout", "it did not answer in the time given") from error
     except (OSError, BadRequest) as error:
@@ -55,11 +58,18 @@ def _sent(path, function, payload, traceparent, timeout):
     if 200 <= status < 300:
         return value
     said = value if isinstance(value, dict) else {}
-    raise InvokeError(function, status, said.get("code", "function_error"), said.get("message", f"it answered {status}"))
+    code, message = said.get("code", "function_error"), said.get("message", f"it answered {status}")
+    raise InvokeError(function, status, code, message)
 
 
 def _exchange(path, body, traceparent, timeout):
-    lines = [f"POST {path} HTTP/1.1", f"host: {HOST}", "content-type: application/json", f"content-length: {len(body)}", "connection: close"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"host: {HOST}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+    ]
     if traceparent:
         lines.append(f"traceparent: {traceparent}")
     with socket.create_connection((HOST, PORT), timeout) as sock:

@@ -1,4 +1,5 @@
-"""Around snapshots: runs the user's hooks, makes memory worth keeping, and has restored copies differ where they must."""
+"""Around snapshots: runs the user's hooks, makes memory worth keeping, and has restored copies differ where they
+must."""
 
 import gc
 import json
@@ -47,7 +48,8 @@ def after_restore(request):
 
 
 def _lambda_hooks(getter):
-    """Hooks registered as entries (function, args, kwargs) with AWS's own library for SnapStart, if the function brings it."""
+    """Hooks registered as entries (function, args, kwargs) with AWS's own library for SnapStart, if the function brings
+    it."""
     library = sys.modules.get("snapshot_restore_py")
     if library is None or not hasattr(library, getter):
         return []

@@ -17,8 +17,8 @@ class Loading:
         self._environment = {}
 
     def ask(self, request):
-        """Handles POST /.rekindle/load: {"env": {name: value}}. Answered when the function is loaded; where it cannot be, the process
-        ends and nobody is answered."""
+        """Handles POST /.rekindle/load: {"env": {name: value}}. Answered when the function is loaded; where it cannot
+        be, the process ends and nobody is answered."""
         try:
             environment = json.loads(request.body)["env"]
             usable = all(isinstance(text, str) for item in environment.items() for text in item)

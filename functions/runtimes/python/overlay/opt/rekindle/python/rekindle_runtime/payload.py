@@ -10,7 +10,19 @@ from .http1 import Response, checked_header
 
 JSON_TYPE = ("content-type", "application/json")
 # Of what the platform adds for the runtime, or what holds for one connection only, the handler sees nothing.
-HIDDEN = frozenset(("x-fn-invocation", "x-fn-deadline-ms", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "expect"))
+HIDDEN = frozenset(
+    (
+        "x-fn-invocation",
+        "x-fn-deadline-ms",
+        "connection",
+        "keep-alive",
+        "transfer-encoding",
+        "te",
+        "trailer",
+        "upgrade",
+        "expect",
+    )
+)
 # The server's to set.
 FRAMING = frozenset(("content-length", "connection", "keep-alive", "transfer-encoding", "trailer", "upgrade"))
 TEXT_TYPES = frozenset(("application/json", "application/xml", "application/javascript", "application/graphql"))
@@ -27,7 +39,9 @@ def _decimal_as_number(value):
     raise TypeError(f"object of type {type(value).__name__} is not JSON serializable")
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_decimal_as_number).encode
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_decimal_as_number
+).encode
 
 
 def to_json(value):

@@ -1,19 +1,21 @@
 """Random numbers and identities that differ between the copies of one snapshot.
 
-Every restored instance starts from the same bytes, so every generator that lives in memory would go on with the same numbers
-in all of them. os.urandom, secrets, random.SystemRandom and uuid4 ask the kernel each time and need nothing.
+Every restored instance starts from the same bytes, so every generator that lives in memory would go on with the same
+numbers in all of them. os.urandom, secrets, random.SystemRandom and uuid4 ask the kernel each time and need nothing.
 """
 
 import os
 import sys
 
 
-# The first reseed of a process makes OpenSSL's primary generator (a millisecond), and the interpreter specialises what it runs often.
+# The first reseed of a process makes OpenSSL's primary generator (a millisecond), and the interpreter specialises what
+# it runs often.
 REHEARSALS = 10
 
 
 def prepare():
-    """Before a snapshot: loads what `reseed` will need, and rehearses it, so that no restored copy has to: it takes 0.3 ms there instead of 1.3."""
+    """Before a snapshot: loads what `reseed` will need, and rehearses it, so that no restored copy has to: it takes
+    0.3 ms there instead of 1.3."""
     modules = sys.modules
     if "_ssl" not in modules and _maps("libcrypto.so"):
         import _ssl  # noqa: F401
@@ -29,16 +31,16 @@ def prepare():
 
 
 def reseed(done=""):
-    """Gives every generator of this process that is known here a new seed from the kernel, but for those that are `done`: kinds
-    that the platform found in memory, as it calls them. Those not loaded yet need none."""
+    """Gives every generator of this process that is known here a new seed from the kernel, but for those that are
+    `done`: kinds that the platform found in memory, as it calls them. Those not loaded yet need none."""
     modules = sys.modules
     if "random" in modules and "python_random" not in done:
         modules["random"].seed()
     if "numpy.random" in modules and "numpy_random" not in done:
         modules["numpy.random"].seed()
     if "_ssl" in modules and "openssl" not in done:
-        # Reseeds OpenSSL's primary generator from the kernel as well; those of the threads notice and reseed from it. By
-        # itself OpenSSL would only after a fork, which it tells by the pid, or after some minutes.
+        # Reseeds OpenSSL's primary generator from the kernel as well; those of the threads notice and reseed from it.
+        # By itself OpenSSL would only after a fork, which it tells by the pid, or after some minutes.
         modules["_ssl"].RAND_add(os.urandom(48), 48.0)
     if "python_random" in done:
         return  # `prepare` has seen to the rest.
@@ -57,8 +59,9 @@ def kinds():
 
 
 def _new_node(uuid):
-    # For uuid1: libuuid draws node and clock sequence once a process, and cannot be told to draw again; uuid's own way in
-    # Python draws the sequence each time, and the node here. The lowest bit of the first byte marks a node that is no network card.
+    # For uuid1: libuuid draws node and clock sequence once a process, and cannot be told to draw again; uuid's own way
+    # in Python draws the sequence each time, and the node here. The lowest bit of the first byte marks a node that is
+    # no network card.
     uuid._generate_time_safe = None
     uuid._node = int.from_bytes(os.urandom(6), "big") | 1 << 40
 

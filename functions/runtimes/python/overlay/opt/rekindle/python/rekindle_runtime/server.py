@@ -1,7 +1,7 @@
 """The listening socket and the threads that serve it.
 
-Several threads wait in accept() on one socket, so a connection is served by the thread that takes it, with no hand-over and
-no thread start on the request's path: both cost most right after a restore, when their pages are not there yet.
+Several threads wait in accept() on one socket, so a connection is served by the thread that takes it, with no hand-over
+and no thread start on the request's path: both cost most right after a restore, when their pages are not there yet.
 
     waiting in accept() --connection--> serving --peer closed--> waiting, or gone if enough others wait
 
@@ -24,7 +24,8 @@ MAX_SPARE_THREADS = 8
 
 
 def listen(port, function, routes):
-    """Listens on 127.0.0.1:`port` and serves, on threads of its own, until the process ends. `routes` are the platform's own paths."""
+    """Listens on 127.0.0.1:`port` and serves, on threads of its own, until the process ends. `routes` are the
+    platform's own paths."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Accepted sockets inherit this.
