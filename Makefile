@@ -198,6 +198,7 @@ test-monitoring: ## Prometheus rules and the dashboard, against the metrics ther
 
 fmt:
 	cargo fmt --all --check
+	@scripts/check-lines.py
 
 clippy: test-packages
 	cargo clippy --release --locked --workspace --all-targets $(CARGO_ARGS) -- -D warnings

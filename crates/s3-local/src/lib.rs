@@ -38,8 +38,8 @@
 //! # Commit
 //!
 //! ```text
-//!   receive ──► tmp/N ──► write footer ──► fdatasync ──► [key locked: check condition, rename, fsync directory]
-//!                 │                                            │                                             └──► 200
+//!   receive ──► tmp/N ──► write footer ──► fdatasync ──► [key locked: condition, rename, fsync directory] ──► 200
+//!                 │                                            │
 //!                 └─ error, disconnect: unlinked               └─ create-if-absent: renameat2(RENAME_NOREPLACE)
 //! ```
 //!
