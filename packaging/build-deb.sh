@@ -105,7 +105,7 @@ done
 ln -s prove-criu.sh "$root/usr/lib/rekindle/prove-criu"
 install -D -m 644 -t "$root/lib/systemd/system" "$here"/packaging/systemd/*
 install -D -m 640 -t "$root/etc/rekindle" "$here"/packaging/default/*.env
-install -D -m 644 -t "$root/usr/share/doc/rekindle/examples" "$here/packaging/default/events.toml"
+install -D -m 644 -t "$root/usr/share/doc/rekindle/examples" "$here/packaging/default/rekindle-events.toml"
 mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \
     "$root/usr/share/fish/vendor_completions.d" "$root/usr/share/man/man1"
 "$bin/fn" completions bash > "$root/usr/share/bash-completion/completions/fn"

@@ -42,14 +42,21 @@ use crate::follow::Follower;
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::server::ServerState;
-use crate::settings::Settings;
+use crate::settings::{NoSettingsError, Settings};
+
+/// `EX_CONFIG`: the unit is not started again.
+const NOT_CONFIGURED: u8 = 78;
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rekindle-events: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<NoSettingsError>() {
+                ExitCode::from(NOT_CONFIGURED)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }

@@ -1,20 +1,24 @@
 //! Where settings come from: the command line, above its variables, above the table `[events]` of the settings file.
 
 use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::parser::ValueSource;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
+use rekindle_wire::Namespace;
 use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::config::Config;
 
-/// The settings file of a host's roles.
+/// The settings file of a host's roles, and the variable that names another.
 const FILE: &str = "/etc/rekindle/rekindle.toml";
 /// The former file, which had nothing but what is the table now. It is read for one release.
 const FORMER_FILE: &str = "/etc/rekindle/events.toml";
+const VARIABLE: &str = "FN_CONFIG";
 const FORMER_VARIABLE: &str = "FN_EVENTS_CONFIG";
 const TABLE: &str = "events";
 const DEFAULT: &str = "default";
@@ -24,8 +28,8 @@ const DEFAULT: &str = "default";
 #[command(name = "rekindle-events", version)]
 #[serde(rename_all = "kebab-case")]
 struct Args {
-    /// The settings file, whose table [events] is read [default: /etc/rekindle/rekindle.toml]
-    #[arg(long, value_name = "FILE", env = "FN_CONFIG")]
+    /// The settings file, of which the table `events` is read [default: /etc/rekindle/rekindle.toml] [env: FN_CONFIG]
+    #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     config: Option<PathBuf>,
     /// Check the settings, show what is in force and where it comes from, and end
@@ -43,10 +47,10 @@ struct Args {
     key_file: Option<PathBuf>,
     /// Namespaces whose sources are read, separated by commas
     #[arg(long, value_name = "NAMES", env = "FN_EVENTS_NAMESPACES", value_delimiter = ',')]
-    namespaces: Option<Vec<String>>,
+    namespaces: Option<Vec<Namespace>>,
     /// Where health and metrics are served
     #[arg(long, value_name = "ADDRESS", env = "FN_EVENTS_LISTEN")]
-    listen: Option<String>,
+    listen: Option<SocketAddr>,
     /// Maximum number of batches in flight, of all sources together
     #[arg(long, value_name = "NUMBER", env = "FN_EVENTS_BATCHES")]
     batches: Option<u32>,
@@ -58,12 +62,17 @@ struct Args {
     stop_seconds: Option<u32>,
 }
 
+/// No file has settings of this program.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no table [{TABLE}] in {0}: docs/how-to/read-from-queues.md has what to write")]
+pub(crate) struct NoSettingsError(String);
+
 /// What the command line, variables and the settings file say.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// Whether to show them only.
     pub(crate) is_check: bool,
-    /// The table's place, for people.
+    /// Where they are, for people.
     place: String,
     table: Table,
     /// What is said over it, each with where that was.
@@ -75,38 +84,42 @@ impl Settings {
     /// wrong.
     ///
     /// # Errors
-    /// When there is no file, or it has no settings of this program.
+    /// When a file cannot be read, or none has settings of this program ([`NoSettingsError`]).
     pub(crate) fn read() -> Result<Self> {
         let matches = Args::command().get_matches();
-        let args = Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        let former = std::env::var_os(FORMER_VARIABLE).map(PathBuf::from);
-        let files = match args.config.clone().or(former) {
-            Some(named) => vec![named],
-            None => [FILE, FORMER_FILE].map(PathBuf::from).into(),
+        let variable = |name| {
+            std::env::var_os(name)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from)
         };
-        let (path, found) = find(&files)?;
-        if found.is_former {
-            eprintln!(
-                "warning: {path} is read in its former form for one release: write what it has below [{TABLE}] in \
-                 {FILE}"
-            );
-        }
-        let given = Table::try_from(&args).context("the command line")?;
-        let source = |key: &str| match matches.value_source(&key.replace('-', "_")) {
-            Some(ValueSource::EnvVariable) => format!("$FN_EVENTS_{}", key.replace('-', "_").to_uppercase()),
-            _ => format!("--{key}"),
+        let named = matches.get_one("config").cloned().or_else(|| variable(FORMER_VARIABLE));
+        let (files, are_named) = match (named, variable(VARIABLE)) {
+            (Some(named), _) => (vec![named], true),
+            // That may be meant for `fn` alone.
+            (None, Some(named)) => (vec![named, FORMER_FILE.into()], true),
+            (None, None) => (vec![FILE.into(), FORMER_FILE.into()], false),
         };
-        let over = given.into_iter().map(|(key, value)| {
+        Self::of(&matches, &files, are_named)
+    }
+
+    fn of(matches: &ArgMatches, files: &[PathBuf], are_named: bool) -> Result<Self> {
+        let args = Args::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+        let found = find(files, are_named)?;
+        let source = |key: &str| {
+            let id = key.replace('-', "_");
+            match matches.value_source(&id) {
+                Some(ValueSource::EnvVariable) => format!("$FN_EVENTS_{}", id.to_uppercase()),
+                _ => format!("--{key}"),
+            }
+        };
+        let over = Table::try_from(&args).context("the command line")?.into_iter();
+        let over = over.map(|(key, value)| {
             let from = source(&key);
             (key, value, from)
         });
         Ok(Self {
             is_check: args.check,
-            place: if found.is_former {
-                path
-            } else {
-                format!("{path} [{TABLE}]")
-            },
+            place: found.place,
             table: found.table,
             over: over.collect(),
         })
@@ -115,11 +128,12 @@ impl Settings {
     /// The settings in force, checked.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// What is wrong, and where settings came from.
     pub(crate) fn config(&self) -> Result<Config> {
         let mut table = self.table.clone();
         table.extend(self.over.iter().map(|(key, value, _)| (key.clone(), value.clone())));
-        Config::parse(table).with_context(|| self.place.clone())
+        let places = std::iter::once(&self.place).chain(self.over.iter().map(|(_, _, from)| from));
+        Config::parse(table).with_context(|| places.map(String::as_str).collect::<Vec<_>>().join(", "))
     }
 
     /// A line for each setting: its name, its value, and where that comes from.
@@ -144,129 +158,188 @@ impl Settings {
 /// This program's settings in a file.
 #[derive(Debug)]
 struct Found {
+    /// For people.
+    place: String,
     table: Table,
-    /// Whether the file has nothing else.
-    is_former: bool,
 }
 
-/// The first of these files that has settings of this program.
-fn find(files: &[PathBuf]) -> Result<(String, Found)> {
+/// The first of these files that has settings of this program. One that cannot be read is passed over if another has
+/// them.
+fn find(files: &[PathBuf], are_named: bool) -> Result<Found> {
+    let mut problem = None;
     for path in files {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
+        let found = match std::fs::read_to_string(path) {
+            Ok(text) => parse(path, &text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && (!are_named || path == Path::new(FORMER_FILE)) => {
+                Ok(None)
+            }
+            Err(error) => Err(error).with_context(|| format!("{} cannot be read", path.display())),
         };
-        if let Some(found) = parse(path, &text)? {
-            return Ok((path.display().to_string(), found));
+        match found {
+            Ok(Some(found)) => {
+                if let Some(problem) = problem {
+                    eprintln!("warning: {problem:#}");
+                }
+                return Ok(found);
+            }
+            Ok(None) => {}
+            Err(error) => problem = problem.or(Some(error)),
         }
     }
-    let names = files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-    bail!(
-        "there is no table [{TABLE}] in {}: docs/how-to/read-from-queues.md has what to write",
-        names.join(" or ")
-    )
+    let names = || {
+        files
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect::<Vec<_>>()
+            .join(" or ")
+    };
+    Err(problem.unwrap_or_else(|| NoSettingsError(names()).into()))
 }
 
+/// What a file has for this program.
 fn parse(path: &Path, text: &str) -> Result<Option<Found>> {
+    let shown = path.display();
     let mut file = match text.parse::<Table>() {
         Ok(file) => file,
         // Without the line itself: that of a role may have a secret.
         Err(error) => {
             let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
             let line = before.matches('\n').count() + 1;
-            bail!("{} is not TOML: line {line}: {}", path.display(), error.message())
+            bail!("{shown} is not TOML: line {line}: {}", error.message())
         }
     };
-    let found = match file.remove(TABLE) {
-        Some(Value::Table(table)) => Some((table, false)),
-        Some(_) => bail!("{}: {TABLE} must be a table: write [{TABLE}]", path.display()),
+    let (place, table) = match file.remove(TABLE) {
+        Some(Value::Table(table)) if path != Path::new(FORMER_FILE) => (format!("{shown} [{TABLE}]"), table),
+        Some(_) => bail!("{shown}: write a table [{TABLE}], in {FILE}"),
         // In the settings file that is the table of a role.
-        None if file.get("gateway").is_some_and(Value::is_str) => Some((file, true)),
-        None => None,
+        None if file.get("gateway").is_some_and(Value::is_str) => {
+            eprintln!("warning: {shown} is read for one more release: write what it has below [{TABLE}] in {FILE}");
+            (shown.to_string(), with_hyphens(file))
+        }
+        None => return Ok(None),
     };
-    Ok(found.map(|(table, is_former)| Found {
-        table: with_hyphens(table),
-        is_former,
-    }))
+    Ok(Some(Found { place, table }))
 }
 
-/// A table whose keys are as options have them. The former file's had `_` in place of `-`.
+/// The former file's table, whose keys had `_` in place of `-`.
 fn with_hyphens(table: Table) -> Table {
     let value = |value| match value {
-        Value::Table(table) => Value::Table(with_hyphens(table)),
-        Value::Array(values) => values
-            .into_iter()
-            .map(|value| match value {
+        Value::Array(values) => {
+            let values = values.into_iter().map(|value| match value {
                 Value::Table(table) => Value::Table(with_hyphens(table)),
                 other => other,
-            })
-            .collect::<Vec<_>>()
-            .into(),
+            });
+            Value::Array(values.collect())
+        }
         other => other,
     };
-    table
-        .into_iter()
-        .map(|(key, of)| (key.replace('_', "-"), value(of)))
-        .collect()
+    let fields = table.into_iter().map(|(key, of)| (key.replace('_', "-"), value(of)));
+    fields.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str, over: &[(&str, &str)]) -> Settings {
-        let found = parse(Path::new("f.toml"), text).unwrap().unwrap();
-        let over = over
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).into(), format!("--{key}")));
-        Settings {
-            is_check: true,
-            place: "f.toml".to_owned(),
-            table: found.table,
-            over: over.collect(),
-        }
+    /// Settings of a file with this text, and a command line.
+    fn settings(text: &str, words: &[&str]) -> Settings {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f.toml");
+        std::fs::write(&file, text).unwrap();
+        let words = std::iter::once("rekindle-events").chain(words.iter().copied());
+        let matches = Args::command().try_get_matches_from(words).unwrap();
+        Settings::of(&matches, &[file], true).unwrap()
     }
+
+    const TABLE_OF_EVENTS: &str = r#"
+listen = "0.0.0.0:1"
+[gateway]
+listen = "0.0.0.0:2"
+[events]
+gateway = "http://a"
+key-file = "/k"
+batches = 8
+[[events.server]]
+type = "nats"
+url = "nats://q"
+"#;
 
     #[test]
     fn the_command_line_wins_over_the_table_and_the_rest_of_the_file_is_others() {
-        let file = "listen = \"0.0.0.0:1\"\n[gateway]\nlisten = \"0.0.0.0:2\"\n[events]\ngateway = \"http://a\"\n\
-                    key-file = \"/k\"\nbatches = 8\n[[events.server]]\ntype = \"nats\"\nurl = \"nats://q\"\n";
-        let settings = read(file, &[("gateway", "http://b/")]);
-        let config = settings.config().unwrap();
+        let read = settings(TABLE_OF_EVENTS, &["--gateway", "http://b/"]);
+        let config = read.config().unwrap();
         assert_eq!(
             (config.gateway.as_str(), config.batches, config.listen.port()),
             ("http://b", 8, 8084)
         );
-        let shown = settings.in_force(&config).unwrap();
+        let shown = read.in_force(&config).unwrap();
         let line = |key: &str| {
             let line = shown.lines().find(|line| line.starts_with(key)).unwrap();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };
         assert_eq!(line("gateway"), "gateway \"http://b\" --gateway");
-        assert_eq!(line("batches"), "batches 8 f.toml");
         assert_eq!(line("poll-seconds"), "poll-seconds 3 default");
-        assert_eq!(line("server"), "server nats://q f.toml");
+        assert!(line("batches").starts_with("batches 8 /") && line("batches").ends_with("f.toml [events]"));
+        assert!(line("server").starts_with("server nats://q /"));
+    }
+
+    #[test]
+    fn every_setting_has_an_option() {
+        Args::command().debug_assert();
+        let words = [
+            ["--gateway", "https://b"],
+            ["--ca", "/ca"],
+            ["--key-file", "/other"],
+            ["--namespaces", "one,two"],
+            ["--listen", "0.0.0.0:9"],
+            ["--batches", "7"],
+            ["--poll-seconds", "6"],
+            ["--stop-seconds", "5"],
+        ];
+        let all = settings("[events]\n", &words.concat());
+        let config = all.config().unwrap();
+        let names: Vec<_> = config.namespaces.iter().map(Namespace::as_str).collect();
+        assert_eq!(names, ["one", "two"]);
+        assert_eq!((config.batches, config.poll_seconds, config.stop_seconds), (7, 6, 5));
+        let shown = all.in_force(&config).unwrap();
+        assert_eq!(shown.lines().count(), words.len(), "{shown}");
+        assert!(shown.lines().all(|line| line.contains(" --")), "{shown}");
+        let refused = settings(TABLE_OF_EVENTS, &["--batches", "0"]).config().unwrap_err();
+        assert!(format!("{refused:#}").contains("--batches"), "{refused:#}");
     }
 
     #[test]
     fn the_former_file_is_read() {
         let former = "gateway = \"http://a\"\nkey_file = \"/k\"\nstop_seconds = 5\n\
                       [[server]]\ntype = \"nats\"\nurl = \"nats://q\"\ntoken_file = \"/t\"\n";
-        let found = parse(Path::new("f.toml"), former).unwrap().unwrap();
-        assert!(found.is_former);
-        let config = read(former, &[("key-file", "/other")]).config().unwrap();
+        let config = settings(former, &["--key-file", "/other"]).config().unwrap();
         assert_eq!((config.key_file, config.stop_seconds), (PathBuf::from("/other"), 5));
         assert_eq!(config.servers[0].token_file, Some(PathBuf::from("/t")));
+        // But only there.
+        let table = format!("[events]\n{}", former.replace("[[server]]", "[[events.server]]"));
+        settings(&table, &[]).config().unwrap_err();
     }
 
     #[test]
-    fn a_file_without_settings_of_events_is_not_taken_for_one() {
+    fn a_file_without_settings_of_events_is_passed_over() {
         for others in ["", "[gateway]\nlisten = \"0.0.0.0:2\"\n", "data = \"/d\"\n"] {
             assert!(parse(Path::new("f.toml"), others).unwrap().is_none(), "{others}");
         }
         parse(Path::new("f.toml"), "events = 1\n").unwrap_err();
-        let error = find(&["/nonexistent/a.toml".into()]).unwrap_err();
-        assert!(error.to_string().contains("[events]"), "{error}");
+        let dir = tempfile::tempdir().unwrap();
+        let [missing, others, broken, own] = ["a", "b", "c", "d"].map(|name| dir.path().join(name));
+        std::fs::write(&others, "data = \"/d\"\n").unwrap();
+        std::fs::write(&broken, "password = ").unwrap();
+        std::fs::write(&own, TABLE_OF_EVENTS).unwrap();
+        let all = [missing.clone(), others.clone(), broken.clone(), own];
+        assert_eq!(find(&all, false).unwrap().table["batches"], Value::Integer(8));
+        let none = find(&all[..2], false).unwrap_err();
+        assert!(
+            none.is::<NoSettingsError>() && none.to_string().contains("[events]"),
+            "{none}"
+        );
+        let why = |files: &[PathBuf]| find(files, true).unwrap_err().to_string();
+        assert!(why(&[missing]).ends_with("cannot be read"));
+        assert!(why(&[broken]).contains("is not TOML: line 1"));
     }
 }

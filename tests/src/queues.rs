@@ -228,8 +228,8 @@ impl Events {
         let (config, key_file) = (dir.path().join("rekindle.toml"), dir.path().join("key"));
         fs::write(&key_file, key).unwrap();
         let text = format!(
-            "[events]\ngateway = \"{}\"\nkey-file = \"{}\"\nlisten = \"{address}\"\npoll-seconds = 1\n\
-             stop-seconds = 10\n{more}",
+            "[events]\ngateway = \"{}\"\nkey-file = \"{}\"\nlisten = \"{address}\"\nstop-seconds = 10\n\
+             {more}",
             platform.url(),
             key_file.display()
         );
@@ -237,7 +237,8 @@ impl Events {
         let program = binaries::directory().join("rekindle-events");
         assert!(program.exists(), "{}: missing: run `make build`", program.display());
         let args = ["--config".to_owned(), config.display().to_string()];
-        let running = Owned::start(&program, &args, env, &dir.path().join("log"));
+        let env = [env, &[("FN_EVENTS_POLL_SECONDS", "1".to_owned())]].concat();
+        let running = Owned::start(&program, &args, &env, &dir.path().join("log"));
         Self { running, address, dir }
     }
 
