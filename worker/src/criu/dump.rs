@@ -6,14 +6,13 @@
 //!                                     └─post-dump─> edit, verify, compare, save ─> go on, or stay stopped
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, IoSliceMut};
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use rekindle_criu::descriptors::WORKING_DIR;
 use rekindle_criu::{AfterDump, CriuError, DUMP_LOG, DumpOrder, Stage, StageError, cause_of};
@@ -23,6 +22,7 @@ use rekindle_verify::{Expected, Verified, VerifyError, verify};
 use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 
+use super::code_pages::{self, GuardedCodeError};
 use super::installation::Criu;
 use super::open_files::{self, OpenFiles};
 use super::quiesce::{QuiesceError, QuiescedFunction};
@@ -72,6 +72,9 @@ pub enum DumpError {
     /// The function cannot be checkpointed in its present state.
     #[error(transparent)]
     Quiesce(#[from] QuiesceError),
+    /// The function would not survive it.
+    #[error(transparent)]
+    Code(#[from] GuardedCodeError),
     /// What the function watches is not found.
     #[error(transparent)]
     Watch(#[from] WatchError),
@@ -101,6 +104,7 @@ impl DumpError {
         match self {
             Self::Criu { told, .. } => told.clone(),
             Self::Quiesce(refused) => refusal::of_processes(refused),
+            Self::Code(refused) => Some(refused.to_string()),
             Self::Watch(refused @ WatchError::NoPath { .. }) => Some(refused.to_string()),
             _ => None,
         }
@@ -213,7 +217,7 @@ impl DumpingCriu {
         let archive = OwnedFd::from(archive);
         let started = Instant::now();
         let quiesced = QuiescedFunction::of(cgroup, sandbox, runtime)?;
-        fill_code(cgroup);
+        code_pages::fill(cgroup)?;
         self.watched.give(sandbox.init_pid(), &self.dir)?;
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
         let order = DumpOrder {
@@ -274,28 +278,6 @@ impl DumpingCriu {
     }
 }
 
-/// Has the pager fill the page of each process into which CRIU puts its system calls: the first that is code. CRIU's
-/// access does not wait for page faults. It fails where the page is absent (EIO, since Linux 6.5).
-fn fill_code(cgroup: &Cgroup) {
-    for pid in cgroup.pids().unwrap_or_default() {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let Some(base) = maps.lines().find_map(first_code) else {
-            continue;
-        };
-        let page = [RemoteIoVec { base, len: 1 }];
-        // What cannot be read, CRIU will name.
-        let _read = process_vm_readv(Pid::from_raw(pid), &mut [IoSliceMut::new(&mut [0])], &page);
-    }
-}
-
-/// Returns the address of a line of a process's maps, if it is a mapping of code.
-fn first_code(line: &str) -> Option<usize> {
-    let mut fields = line.split(' ');
-    let (start, _) = fields.next()?.split_once('-')?;
-    let is_code = fields.next()?.as_bytes().get(2) == Some(&b'x');
-    is_code.then(|| usize::from_str_radix(start, 16).ok())?
-}
-
 /// Checks the images before the platform makes any other change to them. No path can change meanwhile.
 fn check(dir: &Path, sandbox: &Sandbox, cgroup: &Cgroup, expected: &Expected) -> Result<Verified, StageError> {
     let began = Instant::now();
@@ -310,18 +292,4 @@ fn check(dir: &Path, sandbox: &Sandbox, cgroup: &Cgroup, expected: &Expected) ->
         "checked the images of a checkpoint"
     );
     Ok(verified)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_code_is_found_in_the_maps_of_a_process() {
-        let maps = fs::read_to_string("/proc/self/maps").unwrap();
-        let found = maps.lines().find_map(first_code).unwrap();
-        let line = maps.lines().find(|line| line.contains(" r-xp ")).unwrap();
-        assert!(line.starts_with(&format!("{found:x}-")), "{line}");
-        assert_eq!(first_code("7f00-7f01 rw-p 00000000 00:00 0"), None);
-    }
 }

@@ -2,14 +2,15 @@
 //! CRIU itself is the crate `rekindle-criu`.
 //!
 //! - [`Criu`]: how it is run, and what it has found out about the kernel: `probe`, and `tracking` of changed pages.
-//! - [`dump`]: a checkpoint of running processes. [`quiesce`] stops the function for it, [`same_files`] and
-//!   [`semaphores`] look for what a copy would not have.
+//! - [`dump`]: a checkpoint of running processes. [`quiesce`] stops the function for it, [`code_pages`] has CRIU find
+//!   the pages that it touches, [`same_files`] and [`semaphores`] look for what a copy would not have.
 //! - `connections`: those of a function to itself, at checkpoints and restores. `link_names`: names that a checkpoint
 //!   leaves. `open_files`: databases that are open at one. `unix_names`: where the files of UNIX sockets are.
 //!   `watches`: paths of what is watched.
 //! - `restore`: processes from images, and `stages`: the work while CRIU waits, also on `sockets`. `prepared_restore`
 //!   is what they begin with: a CRIU with its order and its images. `memory` is what a pager serves of them.
 
+pub mod code_pages;
 pub(crate) mod connections;
 pub mod dump;
 mod installation;

@@ -18,7 +18,7 @@ pub(crate) fn processes_in(cgroup: &Cgroup) -> Result<HostPids, FileError> {
 }
 
 /// Returns the id that a process has in its own pid namespace.
-fn inner_pid(host: i32) -> Option<u32> {
+pub(crate) fn inner_pid(host: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{host}/status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     ids.split_whitespace().last()?.parse().ok()
