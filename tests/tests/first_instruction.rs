@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::time::ClockId;
 use nix::unistd::Pid;
+use rekindle_e2e::adversary::seeds;
 use rekindle_e2e::differ::{self, Picture};
 use rekindle_e2e::eager::{Eager, Exported, clocks_of};
 use rekindle_e2e::first_instruction::Followed;
@@ -273,6 +274,26 @@ fn copies_of_trees_and_files_of_all_kinds_are_what_stock_criu_restores() {
         let folder = Folder::python(name, settings, code);
         let answer = same(&platform, &store, name, &folder, "/").answer.ok();
         assert_eq!(answer.start(), "restored", "{name}");
+    }
+}
+
+/// A function whose state a seed draws.
+const AT_RANDOM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/functions/at-random/main.py");
+/// How many of them, unless `REKINDLE_ADVERSARY_ROUNDS` says otherwise.
+const ROUNDS: u64 = 2;
+
+#[test]
+fn copies_of_programs_made_at_random_are_what_stock_criu_restores() {
+    let Some((store, platform)) = started() else { return };
+    let code = fs::read_to_string(AT_RANDOM).unwrap();
+    for seed in seeds(ROUNDS) {
+        println!("seed {seed}");
+        let name = format!("random-{seed}");
+        let settings = format!("memory = \"256MiB\"\n[env]\nSEED = \"{seed}\"");
+        let folder = Folder::python(&name, &settings, &code);
+        let answer = same(&platform, &store, &name, &folder, "/").answer.ok();
+        assert_eq!((answer.start(), answer.json()), ("restored", seed.into()));
+        platform.delete(&name).unwrap();
     }
 }
 

@@ -80,9 +80,12 @@ class Process:
                 ctypes.memmove(at + page * PAGE, self.rng.randbytes(PAGE), PAGE)
         if shared:
             return
+        protections = (1, 5)
         if self.rng.random() < 0.3:
-            page = self.rng.randrange(pages)
-            call("madvise", at + page * PAGE, PAGE, self.rng.choice((MADV_DONTNEED, MADV_GUARD_INSTALL)))
+            page, advice = self.rng.randrange(pages), self.rng.choice((MADV_DONTNEED, MADV_GUARD_INSTALL))
+            call("madvise", at + page * PAGE, PAGE, advice)
+            # Code that begins with a guard keeps a checkpoint from being made.
+            protections = (1,) if advice == MADV_GUARD_INSTALL else protections
         if self.rng.random() < 0.3:
             call("madvise", at, pages * PAGE, self.rng.choice((MADV_NOHUGEPAGE, MADV_DONTDUMP)))
         if self.rng.random() < 0.3:
@@ -90,7 +93,7 @@ class Process:
         if self.rng.random() < 0.3:
             call("munmap", at + self.rng.randrange(pages) * PAGE, PAGE)
         elif self.rng.random() < 0.4:
-            call("mprotect", at, self.rng.randrange(1, pages + 1) * PAGE, self.rng.choice((1, 5)))
+            call("mprotect", at, self.rng.randrange(1, pages + 1) * PAGE, self.rng.choice(protections))
 
     def have_mapped_file(self):
         name, fd = self.file()
@@ -160,11 +163,7 @@ class Process:
             self.kept(reader, writer)
 
     def have_fifo(self):
-        name = self.fresh_name()
-        os.mkfifo(name)
-        fd = os.open(name, os.O_RDWR | os.O_NONBLOCK)
-        os.write(fd, b"in the queue")
-        self.kept(fd)
+        os.mkfifo(self.fresh_name(), 0o640)
 
     def have_socket_pair(self):
         kind = self.rng.choice((socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET))
@@ -291,7 +290,9 @@ class Process:
             return
         rng, name = random.Random(self.rng.random()), f"{self.name}c{self.count}"
         self.count += 1
-        how = self.rng.choice(("plain", "plain", "session", "group", "orphan"))
+        # An orphan in another's session goes by CRIU.
+        orphans = ("orphan",) if self.depth == 0 else ()
+        how = self.rng.choice(("plain", "plain", "session", "group", *orphans))
         ready, told = os.pipe()
         pid = os.fork()
         if pid == 0:

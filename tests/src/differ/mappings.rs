@@ -13,8 +13,8 @@ use std::path::Path;
 /// What the kernel maps for itself: its addresses depend on the machine.
 const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
 /// Flags of the kernel's bookkeeping: watched by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-dirty
-/// (`sd`). They are no rights.
-const BOOKKEEPING: [&str; 5] = ["um", "uw", "ui", "ac", "sd"];
+/// (`sd`), perhaps with guard pages (`gu`), which are compared as memory. They are no rights.
+const BOOKKEEPING: [&str; 6] = ["um", "uw", "ui", "ac", "sd", "gu"];
 const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";
 /// Where a restore program leaves its residue: a page of code that ends each thread's restore, and their frames after
