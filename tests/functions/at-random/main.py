@@ -208,6 +208,21 @@ class Process:
         listening.listen(self.rng.randrange(1, 99))
         self.kept(listening)
 
+    def have_connection(self):
+        family, address = self.address()
+        with socket.socket(family, socket.SOCK_STREAM) as listening:
+            listening.bind(address)
+            listening.listen()
+            near = socket.socket(family, socket.SOCK_STREAM)
+            near.connect(address)
+            far = listening.accept()[0]
+        for one, other in ((near, far), (far, near)):
+            if self.rng.random() < 0.6:
+                sent = self.rng.randbytes(self.rng.randrange(2, 20_000))
+                one.sendall(sent)
+                other.recv(self.rng.randrange(1, len(sent)))
+        self.kept(near, far)
+
     def have_event(self):
         made = os.eventfd(self.rng.randrange(9), self.rng.choice((0, os.EFD_NONBLOCK)))
         self.kept(made)
@@ -264,6 +279,10 @@ class Process:
 
     def have_interval_timer(self):
         signal.setitimer(self.rng.choice((signal.ITIMER_REAL, signal.ITIMER_VIRTUAL)), FAR, self.rng.choice((0, FAR)))
+
+    def have_alternate_stack(self):
+        at = call("mmap", None, 4 * PAGE, 3, 0x22, -1, 0)
+        call("sigaltstack", struct.pack("Q i 4x Q", at, 0, 4 * PAGE), None)
 
     def have_limits(self):
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.rng.choice((1 << 29, 1 << 30)), 1 << 30))
