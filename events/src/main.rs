@@ -42,28 +42,24 @@ use crate::follow::Follower;
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::server::ServerState;
-use crate::settings::{NoSettingsError, Settings};
+use crate::settings::Settings;
 
 /// `EX_CONFIG`: the unit is not started again.
 const NOT_CONFIGURED: u8 = 78;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    let failed = |code| {
+        move |error| {
             eprintln!("rekindle-events: {error:#}");
-            if error.is::<NoSettingsError>() {
-                ExitCode::from(NOT_CONFIGURED)
-            } else {
-                ExitCode::FAILURE
-            }
+            ExitCode::from(code)
         }
-    }
+    };
+    let configured = Settings::read().and_then(|settings| Ok((settings.config()?, settings)));
+    let run = |(config, settings)| run(config, &settings).map_or_else(failed(1), |()| ExitCode::SUCCESS);
+    configured.map_or_else(failed(NOT_CONFIGURED), run)
 }
 
-fn run() -> Result<()> {
-    let settings = Settings::read()?;
-    let config = settings.config()?;
+fn run(config: Config, settings: &Settings) -> Result<()> {
     let key = config::secret(&config.key_file).context("key-file")?;
     let gateway = Gateway::new(&config.gateway, key, config.ca.as_deref())?;
     if settings.is_check {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use rekindle_wire::Namespace;
@@ -62,11 +62,6 @@ struct Args {
     stop_seconds: Option<u32>,
 }
 
-/// No file has settings of this program.
-#[derive(Debug, thiserror::Error)]
-#[error("there is no table [{TABLE}] in {0}: docs/how-to/read-from-queues.md has what to write")]
-pub(crate) struct NoSettingsError(String);
-
 /// What the command line, variables and the settings file say.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -84,7 +79,7 @@ impl Settings {
     /// wrong.
     ///
     /// # Errors
-    /// When a file cannot be read, or none has settings of this program ([`NoSettingsError`]).
+    /// When a file cannot be read, or none has settings of this program.
     pub(crate) fn read() -> Result<Self> {
         let matches = Args::command().get_matches();
         let variable = |name| {
@@ -186,14 +181,10 @@ fn find(files: &[PathBuf], are_named: bool) -> Result<Found> {
             Err(error) => problem = problem.or(Some(error)),
         }
     }
-    let names = || {
-        files
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect::<Vec<_>>()
-            .join(" or ")
-    };
-    Err(problem.unwrap_or_else(|| NoSettingsError(names()).into()))
+    let names = files.iter().map(|path| path.display().to_string());
+    let names = names.collect::<Vec<_>>().join(" or ");
+    let none = anyhow!("there is no table [{TABLE}] in {names}: docs/how-to/read-from-queues.md has what to write");
+    Err(problem.unwrap_or(none))
 }
 
 /// What a file has for this program.
@@ -203,8 +194,8 @@ fn parse(path: &Path, text: &str) -> Result<Option<Found>> {
         Ok(file) => file,
         // Without the line itself: that of a role may have a secret.
         Err(error) => {
-            let before = error.span().map_or("", |span| &text[..span.start.min(text.len())]);
-            let line = before.matches('\n').count() + 1;
+            let end = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.bytes().take(end).filter(|byte| *byte == b'\n').count() + 1;
             bail!("{shown} is not TOML: line {line}: {}", error.message())
         }
     };
@@ -334,10 +325,7 @@ url = "nats://q"
         let all = [missing.clone(), others.clone(), broken.clone(), own];
         assert_eq!(find(&all, false).unwrap().table["batches"], Value::Integer(8));
         let none = find(&all[..2], false).unwrap_err();
-        assert!(
-            none.is::<NoSettingsError>() && none.to_string().contains("[events]"),
-            "{none}"
-        );
+        assert!(none.to_string().contains("[events]"), "{none}");
         let why = |files: &[PathBuf]| find(files, true).unwrap_err().to_string();
         assert!(why(&[missing]).ends_with("cannot be read"));
         assert!(why(&[broken]).contains("is not TOML: line 1"));

@@ -106,7 +106,10 @@ pub fn zygote(worker: i32) -> i32 {
 /// The hollow processes that wait in sandboxes of the worker in process `worker`.
 pub fn hollows(worker: i32) -> Vec<i32> {
     // Not its command line: to read that of a process whose memory is being made grows a stack above that place.
-    let waits = |pid: &i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"memfd:hollow\n");
+    let waits = |pid: &i32| {
+        let program = fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_ok_and(|program| program == Path::new("/memfd:hollow (deleted)"))
+    };
     let parent = |pid: &i32| status_line(*pid, "PPid:")?.parse().ok();
     let is_own = |pid: &i32| std::iter::successors(Some(*pid), parent).any(|ancestor| ancestor == worker);
     pids().filter(waits).filter(is_own).collect()

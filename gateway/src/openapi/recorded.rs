@@ -13,6 +13,9 @@ const TEXTS: [&str; 5] = ["description", "summary", "version", "example", "depre
 /// What has names for keys, and may have more of them.
 const MAPS: [&str; 5] = ["paths", "properties", "schemas", "responses", "content"];
 
+/// Lists that say what is asked for: neither more nor less may be. Others may have more items, such as values.
+const WHOLE: [&str; 3] = ["required", "security", "allOf"];
+
 /// What a client of the old document could not do any more, each with its place.
 fn broken(place: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
     match (old, new) {
@@ -33,7 +36,7 @@ fn fields(place: &str, old: &Map<String, Value>, new: &Map<String, Value>, found
         let place = format!("{place}>{name}");
         match new.get(name) {
             // One schema may be of requests, which must have these fields, and of answers, which always have them.
-            Some(now) if name == "required" && value.is_array() => same_set(&place, value, now, found),
+            Some(now) if WHOLE.contains(&name.as_str()) && value.is_array() => same_set(&place, value, now, found),
             Some(now) => broken(&place, value, now, found),
             None => found.push(format!("{place} is gone")),
         }
@@ -44,7 +47,7 @@ fn fields(place: &str, old: &Map<String, Value>, new: &Map<String, Value>, found
     {
         match value {
             Value::Array(all) if name == "parameters" => items(&format!("{place}>{name}"), &[], all, found),
-            Value::Bool(false) => {}
+            Value::Bool(false) if name == "required" => {}
             _ => found.push(format!("{place} has {name}, which it had not")),
         }
     }
@@ -175,7 +178,7 @@ fn what_is_added_breaks_no_client() {
 
 #[test]
 fn what_a_client_relies_on_may_not_change() {
-    let changed: [(&str, Option<Value>); 14] = [
+    let changed: [(&str, Option<Value>); 16] = [
         ("/paths/~1things", None),
         ("/paths/~1things/get/operationId", Some(json!("other"))),
         ("/paths/~1things/get/responses/200", None),
@@ -194,6 +197,8 @@ fn what_a_client_relies_on_may_not_change() {
         ("/components/schemas/Thing/properties/state", None),
         ("/components/schemas/Thing/properties/state/enum", Some(json!(["new"]))),
         ("/components/schemas/Thing/properties/name/maxLength", Some(json!(9))),
+        ("/components/schemas/Thing/additionalProperties", Some(json!(false))),
+        ("/paths/~1things~1{name}/get/security", Some(json!([{"key": ["more"]}]))),
         ("/components/schemas/Thing/required", Some(json!(["name", "state"]))),
         ("/components/schemas/Thing/required", None),
     ];

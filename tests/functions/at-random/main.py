@@ -2,6 +2,7 @@
 much. Once it serves, nothing of it moves."""
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -12,6 +13,7 @@ import signal
 import socket
 import struct
 import threading
+import traceback
 
 SEED = int(os.environ["SEED"])
 PAGE = 4096
@@ -52,10 +54,17 @@ class Process:
         folder = self.rng.choice(("/tmp", "/dev/shm"))
         return f"{folder}/{self.name}-{self.count}"
 
-    def address(self):
-        """A family, and an address that probably nobody has."""
+    def bound(self, kind):
+        """A socket with an address of its own."""
         family, host = self.rng.choice(((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")))
-        return family, (host, self.rng.randrange(20_000, 30_000))
+        bound = socket.socket(family, kind)
+        while True:
+            try:
+                bound.bind((host, self.rng.randrange(20_000, 30_000)))
+                return bound
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
 
     def kept(self, *all_made):
         kept.extend(all_made)
@@ -83,9 +92,10 @@ class Process:
         protections = (1, 5)
         if self.rng.random() < 0.3:
             page, advice = self.rng.randrange(pages), self.rng.choice((MADV_DONTNEED, MADV_GUARD_INSTALL))
-            call("madvise", at + page * PAGE, PAGE, advice)
-            # Code that begins with a guard keeps a checkpoint from being made.
-            protections = (1,) if advice == MADV_GUARD_INSTALL else protections
+            # Linux has guards since 6.13.
+            libc.madvise(at + page * PAGE, PAGE, advice)
+            # Code that begins with one keeps a checkpoint from being made.
+            protections = (1,) if advice == MADV_GUARD_INSTALL and page == 0 else protections
         if self.rng.random() < 0.3:
             call("madvise", at, pages * PAGE, self.rng.choice((MADV_NOHUGEPAGE, MADV_DONTDUMP)))
         if self.rng.random() < 0.3:
@@ -188,33 +198,27 @@ class Process:
         self.kept(bound)
 
     def have_udp_socket(self):
-        family, address = self.address()
-        bound = socket.socket(family, socket.SOCK_DGRAM)
-        bound.bind(address)
+        bound = self.bound(socket.SOCK_DGRAM)
         if self.rng.random() < 0.4:
-            bound.connect((address[0], 9))
+            bound.connect((bound.getsockname()[0], 9))
         if self.rng.random() < 0.3:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         self.kept(bound)
 
     def have_tcp_socket(self):
-        family, address = self.address()
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening = self.bound(socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if self.rng.random() < 0.3:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        listening.bind(address)
         listening.listen(self.rng.randrange(1, 99))
         self.kept(listening)
 
     def have_connection(self):
-        family, address = self.address()
-        with socket.socket(family, socket.SOCK_STREAM) as listening:
-            listening.bind(address)
+        with self.bound(socket.SOCK_STREAM) as listening:
             listening.listen()
-            near = socket.socket(family, socket.SOCK_STREAM)
-            near.connect(address)
+            near = socket.socket(listening.family, socket.SOCK_STREAM)
+            near.connect(listening.getsockname())
             far = listening.accept()[0]
         for one, other in ((near, far), (far, near)):
             if self.rng.random() < 0.6:
@@ -251,8 +255,8 @@ class Process:
             more = self.rng.choice((0, select.EPOLLET, select.EPOLLONESHOT))
             try:
                 poll.register(fd, self.rng.choice((select.EPOLLIN, select.EPOLLOUT | select.EPOLLRDHUP)) | more)
-            except PermissionError:
-                pass  # Files cannot be polled.
+            except OSError:
+                pass  # A file, which cannot be polled, or too long a chain.
         self.kept(poll)
 
     def have_high_number(self):
@@ -321,12 +325,17 @@ class Process:
                 os.setpgid(0, 0)
             elif how == "orphan" and os.fork():
                 os._exit(0)
-            Process(rng, self.depth + 1, name).have_all(rng.randrange(1, 12))
-            os.close(ready)
-            os.write(told, b"!")
-            os.close(told)
-            while True:
-                signal.pause()
+            try:
+                Process(rng, self.depth + 1, name).have_all(rng.randrange(1, 12))
+                os.close(ready)
+                os.write(told, b"!")
+                os.close(told)
+                while True:
+                    signal.pause()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
         os.close(told)
         assert os.read(ready, 1) == b"!", f"{name} has ended"
         os.close(ready)

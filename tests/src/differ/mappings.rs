@@ -13,7 +13,7 @@ use std::path::Path;
 /// What the kernel maps for itself: its addresses depend on the machine.
 const KERNELS: [&str; 4] = ["[vdso]", "[vvar]", "[vvar_vclock]", "[vsyscall]"];
 /// Flags of the kernel's bookkeeping: watched by a userfaultfd (`um`, `uw`, `ui`), accounted for (`ac`), soft-dirty
-/// (`sd`), perhaps with guard pages (`gu`), which are compared as memory. They are no rights.
+/// (`sd`), perhaps with guard pages (`gu`), which cannot be read. They are no rights.
 const BOOKKEEPING: [&str; 6] = ["um", "uw", "ui", "ac", "sd", "gu"];
 const SHARED: [&str; 2] = ["/dev/zero (deleted)", "/memfd:/dev/zero (deleted)"];
 const TEMPLATE: &str = "/s-";

@@ -22,12 +22,11 @@ use rekindle_verify::{Expected, Verified, VerifyError, verify};
 use rekindle_wire::ApiError;
 use tokio::runtime::Handle;
 
-use super::code_pages::{self, GuardedCodeError};
 use super::installation::Criu;
 use super::open_files::{self, OpenFiles};
 use super::quiesce::{QuiesceError, QuiescedFunction};
 use super::watches::{WatchError, WatchedPaths};
-use super::{connections, link_names, probe, refusal, same_files, semaphores, unix_names};
+use super::{code_pages, connections, link_names, probe, refusal, same_files, semaphores, unix_names};
 use crate::host::cgroup::Cgroup;
 use crate::host::sandbox::dumper::Dumper;
 use crate::host::sandbox::{Sandbox, SandboxError};
@@ -72,9 +71,6 @@ pub enum DumpError {
     /// The function cannot be checkpointed in its present state.
     #[error(transparent)]
     Quiesce(#[from] QuiesceError),
-    /// The function would not survive it.
-    #[error(transparent)]
-    Code(#[from] GuardedCodeError),
     /// What the function watches is not found.
     #[error(transparent)]
     Watch(#[from] WatchError),
@@ -104,7 +100,6 @@ impl DumpError {
         match self {
             Self::Criu { told, .. } => told.clone(),
             Self::Quiesce(refused) => refusal::of_processes(refused),
-            Self::Code(refused) => Some(refused.to_string()),
             Self::Watch(refused @ WatchError::NoPath { .. }) => Some(refused.to_string()),
             _ => None,
         }
@@ -217,7 +212,6 @@ impl DumpingCriu {
         let archive = OwnedFd::from(archive);
         let started = Instant::now();
         let quiesced = QuiescedFunction::of(cgroup, sandbox, runtime)?;
-        code_pages::fill(cgroup)?;
         self.watched.give(sandbox.init_pid(), &self.dir)?;
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
         let order = DumpOrder {
@@ -244,6 +238,7 @@ impl DumpingCriu {
             match stage {
                 Stage::Seized => {
                     quiesced.seized(runtime)?;
+                    code_pages::fill(cgroup)?;
                     seized = true;
                 }
                 Stage::PostDump if !seized => return Err(DumpError::Unchecked.into()),

@@ -5,6 +5,7 @@ use nix::unistd::Pid;
 use rekindle_criu::{CriuError, is_of_function};
 use rekindle_verify::VerifyError;
 
+use super::code_pages::UnreadableCodeError;
 use super::quiesce::QuiesceError;
 use super::semaphores::SemaphoreError;
 use super::unix_names::UnixNameError;
@@ -41,6 +42,9 @@ pub(super) fn of_dump(failure: &CriuError, log: &str, init: Pid) -> Option<Strin
     }
     if let Some(refused) = refused.downcast_ref::<UnixNameError>() {
         return refused.is_of_function().then(|| refused.to_string());
+    }
+    if let Some(refused) = refused.downcast_ref::<UnreadableCodeError>() {
+        return Some(refused.to_string());
     }
     let refused = refused.downcast_ref::<SemaphoreError>()?;
     matches!(refused, SemaphoreError::Semaphore { .. }).then(|| refused.to_string())
