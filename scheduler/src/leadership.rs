@@ -1,7 +1,7 @@
 //! Leader election: of the schedulers that share a database, one leads and the others stand by.
 //!
 //! ```text
-//! stands by ──the row is free, or its holder silent for HOLD──> leads ──no renewal for GIVE_UP──> the process ends
+//! stands by ─the row is free, or its holder silent for HOLD─> leads ─no renewal for GIVE_UP─> the process ends
 //! ```
 //!
 //! A leader gives up by its own clock before another may take over by the database's. Its work in progress dies with

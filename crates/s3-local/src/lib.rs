@@ -38,9 +38,9 @@
 //! # Commit
 //!
 //! ```text
-//!   receive ──► tmp/N ──► write footer ──► fdatasync ──► [key locked: condition, rename, fsync directory] ──► 200
-//!                 │                                            │
-//!                 └─ error, disconnect: unlinked               └─ create-if-absent: renameat2(RENAME_NOREPLACE)
+//!   receive -> tmp/N -> write footer -> fdatasync -> [key locked: condition, rename, fsync directory] -> 200
+//!                │                                        │
+//!                └─ error, disconnect: unlinked           └─ create-if-absent: renameat2(RENAME_NOREPLACE)
 //! ```
 //!
 //! Data and metadata become visible in one rename. A reader waits while its key is between rename and fsync, so that

@@ -2,10 +2,10 @@
 //! a plain copy.
 //!
 //! ```text
-//! patterns ─► a dump on tmpfs ─┬─ ours   publish ─► S3 in this process, on tmpfs ─► restore from it, and from the
-//!                              │         chunk cache
-//!                              └─ peer   one thread: a block, 7/8, a file on tmpfs ─► and back; and by way of the
-//!                                        same S3
+//! patterns ─► a dump on tmpfs ─┬─ ours   publish ─► S3 in this process, on tmpfs ─► restore from it,
+//!                              │         and from the chunk cache
+//!                              └─ peer   one thread: a block, 7/8, a file on tmpfs ─► and back;
+//!                                        and by way of the same S3
 //! process ─► the same patterns in a real process: deployed, checkpointed, restored by the platform
 //! ```
 

@@ -4,8 +4,8 @@
 //! in a control group that may hold as much as the evictor left.
 //!
 //! ```text
-//! rekindle-bench idle ── one at a time ──> rekindle-bench idle-process   (writes its memory, works on a part of it,
-//!      │                                      │                            then on another)
+//! rekindle-bench idle ── one at a time ──> rekindle-bench idle-process   (writes its memory, works on a
+//!      │                                      │                            part of it, then on another)
 //!      └ policy, looks, PAGEOUT ──────────────┘ swapped out and in by the kernel, zram
 //! ```
 

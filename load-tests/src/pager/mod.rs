@@ -3,8 +3,8 @@
 //! turn, on an idle machine and on a busy one.
 //!
 //! ```text
-//! rekindle-bench pager ── one at a time ──> rekindle-bench pager-process   (its memory, CRIU's part, the workload,
-//!      └ the real pager  <── userfaultfd ──────┘                              the clock)
+//! rekindle-bench pager ── one at a time ──> rekindle-bench pager-process   (its memory, CRIU's part,
+//!      └ the real pager  <── userfaultfd ──────┘                      the workload, the clock)
 //! ```
 
 mod case;

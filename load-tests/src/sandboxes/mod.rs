@@ -2,10 +2,10 @@
 //! once, and many in a row.
 //!
 //! ```text
-//! floor  ─► a process of one thread: clone with namespaces, pivot_root, exit         without, with a network, with a
-//!                                                                                    control group
-//! making ─► ours step by step, from nothing to gone: lean (what the floor has) and whole (a waiting CRIU and a link,
-//!           too)
+//! floor  ─► a process of one thread: clone with namespaces, pivot_root, exit: without and with a network,
+//!           with a control group
+//! making ─► ours step by step, from nothing to gone: lean (what the floor has) and whole (a waiting CRIU
+//!           and a link, too)
 //! crowd  ─► both, 1 to 16 at once
 //! row    ─► 10,000 through a pool: take, furnish, end; what has grown
 //! ```

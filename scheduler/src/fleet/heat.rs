@@ -3,8 +3,8 @@
 //! ```text
 //!   cool ──busy, well above the mean, for a while──> hot ──less busy again──> cool
 //!                                                     │
-//!                                                     └─ one instance in use moves to a worker that stays cooler than
-//!                                                        this one
+//!                                                     └─ one instance in use moves to a worker that stays
+//!                                                        cooler than this one
 //! ```
 //!
 //! The source's load is split evenly among its instances in use. A move is planned only if the target, with the

@@ -1,8 +1,8 @@
 //! Stops the function for as long as its checkpoint looks at it:
 //!
 //! ```text
-//! running ──freeze──> frozen ──no strays?──> criu seizes every task, then thaws; at its end freezes ──dropped──>
-//!                        ││                     running, or stopped
+//! running ──freeze──> frozen ──no strays?──> criu seizes every task, then thaws; at its end freezes
+//!                        ││                     ──dropped──> running, or stopped
 //!                        │└──a stray, or too late: thawed, no checkpoint
 //!                        └──some are stopped: thawed; criu seizes the tree; then
 //!                              frozen ──no strays?──> thawed; criu dumps; then

@@ -3,9 +3,9 @@
 //! templates.
 //!
 //! ```text
-//!  evictor ──each period──> look (kernel) ──> choose (policy) ──> evict in slices (kernel) ──> swap: the host's, or
-//!     ▲                                                                   │                    zram
-//!     └── what came back was missed: it is left alone, longer each time ──┘
+//!  evictor ─each period─> look (kernel) ─> choose (policy) ─> evict in slices (kernel) ─> swap: the
+//!     ▲                                                                │               host's, or zram
+//!     └─ what came back was missed: it is left alone, longer each time ┘
 //! ```
 
 pub mod canary;
