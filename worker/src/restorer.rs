@@ -131,18 +131,29 @@ pub(crate) type PagesAhead = Box<dyn FnOnce() -> Arc<[AheadPage]> + Send>;
 /// Work before the first instruction of the processes. It gets their ids on the host, by those in the sandbox.
 pub(crate) type LastWork = Box<dyn FnOnce(HashMap<u32, i32>) -> Result<(), StageError> + Send>;
 
-pub(crate) struct ProgramRun {
-    pub(crate) sandbox: Arc<Sandbox>,
+/// The first part of a program's run: its memory. Nothing in it is a copy's own, so it can be done ahead.
+pub(crate) struct ProgramStart {
     /// The function's ends of its outputs.
     pub(crate) outputs: [OwnedFd; 2],
-    /// The archive of the private files.
-    pub(crate) archive: PathBuf,
-    pub(crate) clocks: Clocks,
     /// The snapshot whose templates the program maps.
     pub(crate) snapshot: Option<Arc<OpenSnapshot>>,
     pub(crate) program: Arc<RestoreProgram>,
     pub(crate) pager: Pager,
     pub(crate) ahead: PagesAhead,
+}
+
+/// A program that has its memory, and waits for the private files. Nothing of its process has run.
+pub(crate) struct BegunProgram {
+    pub(crate) program: Arc<RestoreProgram>,
+    pager: Pager,
+    process: RunningHollow,
+    files: FilesSignal,
+}
+
+/// The second part of a program's run.
+pub(crate) struct ProgramRun {
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) clocks: Clocks,
     pub(crate) last: LastWork,
     /// Records a phase of the restore.
     pub(crate) record: Box<dyn Fn(&'static str, Duration) + Send>,
@@ -161,46 +172,7 @@ impl FilesReady {
     }
 }
 
-impl ProgramRun {
-    /// Runs the program until the processes run. Returns the pager that serves their memory.
-    ///
-    /// # Errors
-    /// Returns an error when something fails before they run. The sandbox is of no use then.
-    pub(crate) async fn run(self, hollow: Hollow) -> Result<Pager, RunError> {
-        let archive = OwnedFd::from(File::open(&self.archive).map_err(RunError::Files)?);
-        let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
-        let began = Instant::now();
-        let (ordered, files) = self.order(hollow)?;
-        let program = Arc::clone(&self.program);
-        let (linked, may_follow) = oneshot::channel();
-        let span = Span::current();
-        let filling = tokio::task::spawn_blocking(move || {
-            let _in = span.enter();
-            let mut files = FilesReady(Some(may_follow));
-            // The first of several waits for its files before it makes the others. That may take longer than a message
-            // of it is waited for.
-            if self.program.pids().len() > 1 {
-                files.wait()?;
-            }
-            let (filling, memory) = ordered.mapped(self.program.pids())?;
-            (self.record)("mappings", began.elapsed());
-            self.fill(filling, memory, files)
-        });
-        let furnish = async {
-            futures::try_join!(sandbox.load_files(&archive), sandbox.begin_program(clocks))?;
-            files.send();
-            // The hollow process opens no file through a link, whether mounts would let it or not.
-            sandbox.follow_links().await?;
-            // If nobody waits for it, filling has failed.
-            let _told = linked.send(());
-            Ok(())
-        };
-        // On failure the hollow process is told to give up, so filling ends.
-        let furnished: Result<(), RunError> = furnish.await;
-        let filled = filling.await?;
-        furnished.and(filled).map_err(|error| error.naming_operation(&program))
-    }
-
+impl ProgramStart {
     fn order(&self, hollow: Hollow) -> Result<(OrderedHollow, FilesSignal), RunError> {
         let order = self.program.order().ok_or(RunError::Address)?;
         let own = self.program.files().into_iter().chain(&self.outputs);
@@ -209,13 +181,8 @@ impl ProgramRun {
         Ok(hollow.order(order, &descriptors)?)
     }
 
-    fn fill(
-        self,
-        mut filling: RunningHollow,
-        memory: Vec<StoppedProcess>,
-        mut files: FilesReady,
-    ) -> Result<Pager, RunError> {
-        let registering = Instant::now();
+    /// Registers the memory, which is mapped, and fills the working set. Returns the pager that serves it.
+    fn fill(self, memory: Vec<StoppedProcess>) -> Result<Pager, RunError> {
         let ahead = (self.ahead)();
         let asked = ahead.len();
         let preparing = self.pager.prepare(memory, ahead)?;
@@ -223,17 +190,119 @@ impl ProgramRun {
         let pages = ("rekindle.pages", asked as u64);
         record_past(&Span::current(), "working set", took.0, took.1, &[pages]);
         tracing::debug!(asked, mapped = filled, us = took.1.as_micros(), "working set mapped");
-        (self.record)("working-set", registering.elapsed());
+        Ok(self.pager)
+    }
+
+    /// Gives the program of a single process its memory.
+    ///
+    /// # Errors
+    /// Returns an error when something fails. The sandbox is of no use then.
+    pub(crate) async fn begin(self, hollow: Hollow) -> Result<BegunProgram, RunError> {
+        let (ordered, files) = self.order(hollow)?;
+        let program = Arc::clone(&self.program);
+        let filling = tokio::task::spawn_blocking(move || {
+            let (process, memory) = ordered.mapped(self.program.pids())?;
+            Ok::<_, RunError>((process, self.fill(memory)?))
+        });
+        let (process, pager) = filling.await?.map_err(|error| error.naming_operation(&program))?;
+        Ok(BegunProgram {
+            program,
+            pager,
+            process,
+            files,
+        })
+    }
+}
+
+impl ProgramRun {
+    /// Runs a program until the processes run. Returns the pager that serves their memory. `archive` has the private
+    /// files.
+    ///
+    /// # Errors
+    /// Returns an error when something fails before they run. The sandbox is of no use then.
+    pub(crate) async fn run(self, start: ProgramStart, hollow: Hollow, archive: PathBuf) -> Result<Pager, RunError> {
+        let archive = OwnedFd::from(File::open(archive).map_err(RunError::Files)?);
+        let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
+        let began = Instant::now();
+        let (ordered, files) = start.order(hollow)?;
+        let program = Arc::clone(&start.program);
+        let (linked, may_follow) = oneshot::channel();
+        let span = Span::current();
+        let filling = tokio::task::spawn_blocking(move || {
+            let _in = span.enter();
+            let mut files = FilesReady(Some(may_follow));
+            // The first of several waits for its files before it makes the others. That may take longer than a message
+            // of it is waited for.
+            if start.program.pids().len() > 1 {
+                files.wait()?;
+            }
+            let (process, memory) = ordered.mapped(start.program.pids())?;
+            (self.record)("mappings", began.elapsed());
+            let registering = Instant::now();
+            let pager = start.fill(memory)?;
+            (self.record)("working-set", registering.elapsed());
+            self.finish(process, files)?;
+            Ok(pager)
+        });
+        let furnish = async {
+            futures::try_join!(sandbox.load_files(&archive), sandbox.begin_program(clocks))?;
+            hand_over(&sandbox, files, linked).await
+        };
+        // On failure the hollow process is told to give up, so filling ends.
+        let furnished: Result<(), RunError> = furnish.await;
+        let filled = filling.await?;
+        furnished.and(filled).map_err(|error| error.naming_operation(&program))
+    }
+
+    /// Goes on with a program that has begun, where the private files are.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub(crate) async fn go_on(self, begun: BegunProgram) -> Result<Pager, RunError> {
+        let BegunProgram {
+            program,
+            pager,
+            process,
+            files,
+        } = begun;
+        let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
+        let (linked, may_follow) = oneshot::channel();
+        let span = Span::current();
+        let finishing = tokio::task::spawn_blocking(move || {
+            let _in = span.enter();
+            self.finish(process, FilesReady(Some(may_follow)))
+        });
+        let furnish = async {
+            sandbox.begin_program(clocks).await?;
+            hand_over(&sandbox, files, linked).await
+        };
+        let furnished: Result<(), RunError> = furnish.await;
+        let finished = finishing.await?;
+        let done = furnished.and(finished);
+        done.map(|()| pager).map_err(|error| error.naming_operation(&program))
+    }
+
+    fn finish(self, mut process: RunningHollow, mut files: FilesReady) -> Result<(), RunError> {
         let resuming = Instant::now();
         // First what may take longer than the hollow process is waited for: the files that it waits for.
         files.wait()?;
         // All memory is mapped by then.
-        filling.ready()?;
-        (self.last)(std::mem::take(&mut filling.hosts)).map_err(RunError::Last)?;
-        filling.go()?;
+        process.ready()?;
+        (self.last)(std::mem::take(&mut process.hosts)).map_err(RunError::Last)?;
+        process.go()?;
         (self.record)("resume", resuming.elapsed());
-        Ok(self.pager)
+        Ok(())
     }
+}
+
+/// Tells the hollow process, and who waits for `linked`, that the private files are there.
+async fn hand_over(sandbox: &Sandbox, files: FilesSignal, linked: oneshot::Sender<()>) -> Result<(), RunError> {
+    files.send();
+    // The hollow process opens no file through a link, whether mounts would let it or not.
+    sandbox.follow_links().await?;
+    // If nobody waits for it, filling has failed.
+    let _told = linked.send(());
+    Ok(())
 }
 
 #[cfg(test)]

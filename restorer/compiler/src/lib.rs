@@ -167,8 +167,6 @@ pub fn compile(source: CompilerInput<'_>) -> Result<Compiled, Refusal> {
         return Err(Refusal::Snapshot("locks of none of its processes"));
     }
     let mut b = Builder::default();
-    family::clocks(&mut b, images)?;
-    b.op(Code::Identity, 0, []);
     let tables = Tables::of(images);
     let counter = OpenCounter {
         number: tables.shared_end,
@@ -181,9 +179,7 @@ pub fn compile(source: CompilerInput<'_>) -> Result<Compiled, Refusal> {
     };
     // A single process makes its descriptors while its memory is registered. Several inherit what they share.
     if processes.len() > 1 {
-        b.op(Code::Files, 0, []);
-        names::give(&mut b, source)?;
-        plan.memory_files.make(&mut b, source)?;
+        begin(&mut b, source, &plan.memory_files)?;
         if !images.remaps.is_empty() {
             b.op(Code::EventFd, plan.counter.number, [0, 0]);
         }
@@ -208,6 +204,16 @@ pub fn compile(source: CompilerInput<'_>) -> Result<Compiled, Refusal> {
         pids: processes.iter().map(|p| p.tree.pid).collect(),
         mapped: mappings.map(|vma| vma.start..vma.end).collect(),
     })
+}
+
+/// Waits for the private files, and makes what is the first that a copy has of its own. What comes before may be done
+/// long before the restore.
+fn begin(b: &mut Builder, source: CompilerInput<'_>, memory_files: &MemoryFiles) -> Result<(), Refusal> {
+    b.op(Code::Files, 0, []);
+    family::clocks(b, source.images)?;
+    b.op(Code::Identity, 0, []);
+    names::give(b, source)?;
+    memory_files.make(b, source)
 }
 
 /// What is decided for all processes.

@@ -6,7 +6,7 @@ use rekindle_verify::messages::{Mm, Vma};
 
 use crate::builder::Builder;
 use crate::memory_files::{self, ANON_SHARED, MemoryFiles};
-use crate::{CompilerInput, MemoryRuns, PageRun, Refusal, names, opening};
+use crate::{CompilerInput, MemoryRuns, PageRun, Refusal, opening};
 
 /// CRIU's status flags of mappings.
 mod status {
@@ -68,9 +68,7 @@ pub(crate) fn compile(
     plan.b.op(Code::Tell, 0, []);
     // Several processes have opened some by then.
     if source.images.processes.len() == 1 {
-        plan.b.op(Code::Files, 0, []);
-        names::give(plan.b, source)?;
-        memory_files.make(plan.b, source)?;
+        crate::begin(plan.b, source, memory_files)?;
     }
     plan.own(&of_files)?;
     for vma in mappings {

@@ -13,7 +13,7 @@ use crate::criu::restore::RestoredProcesses;
 use crate::errors::restore_failed;
 use crate::host::sandbox::{Hollow, IsolatedProcess};
 use crate::metrics::Metrics;
-use crate::restorer::{LastWork, ProgramRun};
+use crate::restorer::{BegunProgram, LastWork, ProgramRun, ProgramStart};
 use crate::snapshots::{OpenSnapshot, RestoreProgram};
 
 pub(crate) struct ProgramRestore {
@@ -51,19 +51,20 @@ impl ProgramRestore {
         metrics.pagers.watch(pager.stats());
         let ends = outputs.each_ref().map(|output| output.write_end.try_clone());
         let [stdout, stderr] = ends.map(|end| end.map_err(|e| restore_failed("copy an output", &e)));
-        let run = ProgramRun {
-            sandbox: Arc::clone(&sandbox),
+        let start = ProgramStart {
             outputs: [stdout?, stderr?],
-            archive: self.archive,
-            clocks: self.clocks,
             snapshot: self.snapshot,
             program: self.program,
             pager,
             ahead,
+        };
+        let run = ProgramRun {
+            sandbox: Arc::clone(&sandbox),
+            clocks: self.clocks,
             last: self.last,
             record: self.record,
         };
-        let ran = run.run(hollow).await;
+        let ran = run.run(start, hollow, self.archive).await;
         if let Some(criu) = criu {
             criu.let_go();
         }
@@ -79,4 +80,36 @@ impl ProgramRestore {
             cgroup,
         })
     }
+}
+
+/// Goes on with a program that has begun in this sandbox, until the processes run.
+///
+/// # Errors
+/// Returns an error when something fails before they run. The sandbox is gone then.
+pub(super) async fn go_on(
+    run: ProgramRun,
+    begun: BegunProgram,
+    isolated: IsolatedProcess,
+) -> Result<RestoredProcesses, ApiError> {
+    let IsolatedProcess {
+        sandbox,
+        outputs,
+        criu,
+        cgroup,
+        ..
+    } = isolated;
+    let ran = run.go_on(begun).await;
+    if let Some(criu) = criu {
+        criu.let_go();
+    }
+    let pager = ran.map_err(|e| {
+        sandbox.kill();
+        restore_failed("run the restore program", &e)
+    })?;
+    Ok(RestoredProcesses {
+        sandbox,
+        outputs,
+        pager: Some(pager),
+        cgroup,
+    })
 }

@@ -128,7 +128,10 @@ impl Isolator {
             },
             secrets: !spec.config.secrets.is_empty(),
         };
-        let contents = SandboxContents::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
+        let mut contents = SandboxContents::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
+        if let Some(snapshot) = spec.snapshot.clone().filter(|_| is_restored(instance)) {
+            contents = contents.for_restores(snapshot);
+        }
         let ready = self.pool.take_furnished(&contents);
         let is_furnished = ready.is_some();
         let mut empty = match ready {
@@ -153,9 +156,7 @@ impl Isolator {
         // Layers cannot be evicted while a sandbox waits with them.
         let layers = self.layers.usage();
         let records_files = instance.records_files.load(Ordering::Relaxed);
-        if is_restored(instance) && !records_files && layers.bytes * 2 <= layers.limit_bytes {
-            self.pool.furnish_more(contents);
-        }
+        let is_expected = is_restored(instance) && !records_files && layers.bytes * 2 <= layers.limit_bytes;
         let [stdout, stderr] = empty.outputs;
         let outputs = [
             output(instance, LogStream::Stdout, stdout)?,
@@ -166,6 +167,8 @@ impl Isolator {
             outputs,
             criu: empty.criu,
             hollow: empty.hollow,
+            begun: empty.begun,
+            wanted: is_expected.then_some(contents),
             cgroup: Arc::new(empty.cgroup),
         };
         let sandbox = &isolated.sandbox;

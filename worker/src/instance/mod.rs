@@ -23,6 +23,7 @@
 //! - `objects`: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
 
 mod answer_start;
+mod begin;
 pub mod boot;
 pub mod boot_pauses;
 pub(crate) mod by_program;

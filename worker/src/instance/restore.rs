@@ -15,14 +15,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rekindle_criu::StageError;
-use rekindle_pager::{PageSource, Pager};
+use rekindle_pager::{AheadPage, PageSource, Pager};
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
+use rekindle_wire::{ApiError, ErrorCode, FunctionId, SnapshotId};
 use tracing::Span;
 
-use super::by_program::ProgramRestore;
+use super::begin::{BegunSnapshot, SnapshotBeginning};
+use super::by_program::{ProgramRestore, go_on};
 use super::hooks::{Hook, call_hook};
 use super::isolate::Isolator;
 use super::lifecycle::Instance;
@@ -32,16 +33,16 @@ use super::running::{MemoryOrigin, RunningInstance};
 use super::{device_numbers, randomness};
 use crate::criu::Criu;
 use crate::criu::connections::connect;
-use crate::criu::memory::RestoredMemory;
+use crate::criu::memory::{OnLost, RestoredMemory};
 use crate::criu::prepared_restore::{PreparedRestore, RestoreImages};
 use crate::criu::restore::{EndingCriu, Restore, RestoredProcesses};
 use crate::criu::stages::{PagedMemory, StageWork};
 use crate::errors::restore_failed;
 use crate::host::host_pids::{HostPids, processes_in};
-use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox};
+use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox, SandboxContents};
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
-use crate::restorer::Restorer;
+use crate::restorer::{ProgramRun, Restorer};
 use crate::snapshots::{
     MAPPED_MAX, MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse,
 };
@@ -80,16 +81,28 @@ impl SnapshotRestorer {
         let name = instance.sandbox_name();
         let isolating = instance.phase("sandbox", self.isolator.isolate(instance, &name));
         let (opened, isolated) = tokio::join!(opening, isolating);
-        let restore = SnapshotRestore::of(self, instance, opened)?;
+        let mut restore = SnapshotRestore::of(self, instance, opened)?;
         let mut isolated = isolated?;
         restore.read_files()?;
+        let begun = isolated.begun.take().and_then(|begun| begun.downcast::<BegunSnapshot>().ok());
+        let wanted = isolated.wanted.take();
         // The permit comes last, when everything is here: a store that is slow to respond must not hold up other
         // starts.
         let turn = self.start_limiter.take(&instance.spec.function, StartKind::Restored);
         let permit = instance.phase("turn", turn).await;
-        if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
-            match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
+        if let Some(begun) = &begun {
+            restore.snapshot = Arc::clone(&begun.snapshot);
+        }
+        let hollow = isolated.hollow.take();
+        if let Some(program) = restore.snapshot.program().filter(|_| hollow.is_some() || begun.is_some()) {
+            let ran = match (begun, hollow) {
+                (Some(begun), _) => Box::pin(restore.go_on(*begun, isolated)).await,
+                (None, Some(hollow)) => Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await,
+                (None, None) => unreachable!(),
+            };
+            match ran {
                 Ok((processes, working_set)) => {
+                    self.furnish_more(&restore, wanted);
                     program.succeeded();
                     drop(permit);
                     // They run: from here on nothing is tried again.
@@ -122,6 +135,19 @@ impl SnapshotRestorer {
         restore.report(&running, handover);
         self.metrics.restored_by(Restorer::Criu);
         Ok(running)
+    }
+}
+
+impl SnapshotRestorer {
+    /// Has sandboxes like this one furnished ahead, and restores in them begun.
+    fn furnish_more(&self, restore: &SnapshotRestore<'_>, wanted: Option<SandboxContents>) {
+        let Some(wanted) = wanted else { return };
+        let beginning = SnapshotBeginning {
+            function: restore.instance.spec.function.clone(),
+            snapshot: Arc::clone(&restore.snapshot),
+            metrics: Arc::clone(&self.metrics),
+        };
+        self.isolator.pool.furnish_more(wanted.begun_by(Arc::new(beginning)));
     }
 }
 
@@ -186,6 +212,27 @@ impl<'a> SnapshotRestore<'a> {
         Ok((processes, working_set))
     }
 
+    /// Goes on with a restore that has begun in this sandbox, until the processes run.
+    async fn go_on(
+        &self,
+        begun: BegunSnapshot,
+        isolated: IsolatedProcess,
+    ) -> Result<(RestoredProcesses, WorkingSetUse), ApiError> {
+        *begun.on_lost.lock() = Some(self.on_lost(&isolated.sandbox));
+        let run = ProgramRun {
+            sandbox: Arc::clone(&isolated.sandbox),
+            clocks: self.snapshot.clocks,
+            last: Box::new(self.last_work(&isolated.sandbox)),
+            record: self.instance.inner_phase_recorder(),
+        };
+        let ran = go_on(run, begun.program, isolated);
+        let processes = self.instance.phase("restorer", ran).await?;
+        let span = tracing::Span::current();
+        span.record("rekindle.restorer", "program");
+        span.record("rekindle.handover", "given");
+        Ok((processes, begun.working_set))
+    }
+
     fn running(
         &self,
         processes: RestoredProcesses,
@@ -217,34 +264,21 @@ impl<'a> SnapshotRestore<'a> {
 
     /// Returns where its pages come from.
     fn pages(&self, sandbox: &Arc<Sandbox>) -> Result<(RestoredMemory, WorkingSetUse), ApiError> {
-        let template = &self.snapshot.template;
-        let layout = template.layout().ok_or_else(|| {
-            let message = match template.pids().len() {
-                count if count > MAPPED_MAX => {
-                    format!("it has {count} processes: copies of at most {MAPPED_MAX} are made")
-                }
-                _ => "some of its memory is neither anonymous nor of a file: no pager can serve that".to_owned(),
-            };
-            ApiError::new(ErrorCode::RestoreFailed, message)
-        })?;
         let (working_set, ahead) = self.snapshot.begin();
-        let pages = RestoredMemory {
-            function: self.instance.spec.function.clone(),
-            source: Arc::clone(template) as Arc<dyn PageSource>,
-            pids: template.pids(),
-            layout,
-            maps: HashMap::new(),
-            record: working_set.records,
-            on_lost: kill_on_lost_page(
-                &self.by.metrics,
-                self.instance,
-                sandbox,
-                format!("snapshot {}", self.snapshot.id),
-                ErrorCode::SnapshotLost,
-            ),
-            ahead: Box::new(|| ahead),
-        };
+        let function = &self.instance.spec.function;
+        let on_lost = self.on_lost(sandbox);
+        let pages = restored_memory(&self.snapshot, function, working_set, ahead, on_lost)?;
         Ok((pages, working_set))
+    }
+
+    fn on_lost(&self, sandbox: &Arc<Sandbox>) -> OnLost {
+        kill_on_lost_page(
+            &self.by.metrics,
+            self.instance,
+            sandbox,
+            format!("snapshot {}", self.snapshot.id),
+            ErrorCode::SnapshotLost,
+        )
     }
 
     fn origin(&self, working_set: WorkingSetUse) -> MemoryOrigin {
@@ -333,6 +367,39 @@ impl<'a> SnapshotRestore<'a> {
             "restored"
         );
     }
+}
+
+/// Returns where the memory of a copy comes from: the snapshot's template.
+///
+/// # Errors
+/// Returns `restore_failed` when no pager can serve it.
+pub(super) fn restored_memory(
+    snapshot: &OpenSnapshot,
+    function: &FunctionId,
+    working_set: WorkingSetUse,
+    ahead: Arc<[AheadPage]>,
+    on_lost: OnLost,
+) -> Result<RestoredMemory, ApiError> {
+    let template = &snapshot.template;
+    let layout = template.layout().ok_or_else(|| {
+        let message = match template.pids().len() {
+            count if count > MAPPED_MAX => {
+                format!("it has {count} processes: copies of at most {MAPPED_MAX} are made")
+            }
+            _ => "some of its memory is neither anonymous nor of a file: no pager can serve that".to_owned(),
+        };
+        ApiError::new(ErrorCode::RestoreFailed, message)
+    })?;
+    Ok(RestoredMemory {
+        function: function.clone(),
+        source: Arc::clone(template) as Arc<dyn PageSource>,
+        pids: template.pids(),
+        layout,
+        maps: HashMap::new(),
+        record: working_set.records,
+        on_lost,
+        ahead: Box::new(|| ahead),
+    })
 }
 
 /// Records a span of the first page fault, once, if that fault has been served by now.

@@ -5,7 +5,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use rekindle_init::protocol::{Layers, Setup};
+use rekindle_wire::SnapshotId;
+
+use super::maker::EmptySandbox;
 
 /// Number of functions that sandboxes are furnished for.
 const KINDS_MAX: usize = 4;
@@ -14,12 +18,26 @@ const EACH: usize = 2;
 /// How long after a function's last restore they are kept.
 const KEEP: Duration = Duration::from_secs(60);
 
+/// A restore that has begun in an empty sandbox. Dropping it ends the processes that it has made.
+pub(crate) type BegunRestore = Box<dyn Any + Send>;
+
+/// Begins restores ahead.
+pub(crate) trait BeginRestore: Send + Sync {
+    /// Begins a restore in a sandbox that has been furnished. If it fails, the sandbox is of no use.
+    fn begin<'a>(&'a self, empty: &'a mut EmptySandbox) -> BoxFuture<'a, Result<(), BeginError>>;
+}
+
+/// Why a restore did not begin.
+pub(crate) type BeginError = Box<dyn std::error::Error + Send + Sync>;
+
 /// What a sandbox is furnished with: the same for all instances of a version.
 #[derive(Clone)]
 pub(crate) struct SandboxContents {
     pub(super) layers: Layers,
     pub(super) setup: Setup,
     pub(super) egress: bool,
+    snapshot: Option<SnapshotId>,
+    pub(super) beginning: Option<Arc<dyn BeginRestore>>,
     _kept: Arc<dyn Any + Send + Sync>,
 }
 
@@ -31,12 +49,33 @@ impl SandboxContents {
             layers,
             setup,
             egress,
+            snapshot: None,
+            beginning: None,
             _kept: Arc::new(kept),
         }
     }
 
+    /// For restores from this snapshot.
+    pub(crate) fn for_restores(self, snapshot: SnapshotId) -> Self {
+        Self {
+            snapshot: Some(snapshot),
+            ..self
+        }
+    }
+
+    /// With restores that begin ahead.
+    pub(crate) fn begun_by(self, beginning: Arc<dyn BeginRestore>) -> Self {
+        Self {
+            beginning: Some(beginning),
+            ..self
+        }
+    }
+
     fn is_like(&self, other: &Self) -> bool {
-        self.egress == other.egress && self.setup == other.setup && self.layers == other.layers
+        self.snapshot == other.snapshot
+            && self.egress == other.egress
+            && self.setup == other.setup
+            && self.layers == other.layers
     }
 }
 
@@ -69,7 +108,7 @@ impl<S> FurnishedSandboxes<S> {
     /// Records a restore into a sandbox furnished like this. Returns sandboxes that make room for it.
     pub(super) fn want(&mut self, contents: SandboxContents, now: Instant) -> Vec<S> {
         match self.0.iter_mut().find(|kind| kind.contents.is_like(&contents)) {
-            Some(kind) => kind.used = now,
+            Some(kind) => (kind.used, kind.contents) = (now, contents),
             None => self.0.push(ReadySandboxes {
                 contents,
                 used: now,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rekindle_wire::api::LogStream;
 
-use super::{Hollow, IdleCriu, Sandbox};
+use super::{BegunRestore, Hollow, IdleCriu, Sandbox, SandboxContents};
 use crate::host::cgroup::Cgroup;
 
 /// The function's end of an output pipe, and the name of its stream.
@@ -41,6 +41,10 @@ pub struct IsolatedProcess {
     pub criu: Option<IdleCriu>,
     /// A process that restores without CRIU, if there is one.
     pub hollow: Option<Hollow>,
+    /// What has been restored ahead by it.
+    pub(crate) begun: Option<BegunRestore>,
+    /// What is in it, if restores are expected to need others like it.
+    pub(crate) wanted: Option<SandboxContents>,
     /// The control group with its limits.
     pub cgroup: Arc<Cgroup>,
 }

@@ -16,7 +16,7 @@ use rekindle_init::causes::chain;
 use rekindle_init::protocol::FUNCTION_UID;
 use tokio::sync::Semaphore;
 
-use super::furnished::SandboxContents;
+use super::furnished::{BeginError, BegunRestore, SandboxContents};
 use super::{CriuUse, Hollow, HollowError, IdleCriu, Sandbox, SandboxError, Zygote, hollow};
 use crate::host::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits};
 use crate::host::network::{Network, RouterError, SandboxLink};
@@ -69,6 +69,9 @@ pub enum MakeError {
     /// The sandbox cannot be furnished.
     #[error("furnish the sandbox")]
     Furnish(#[source] SandboxError),
+    /// A restore cannot begin ahead.
+    #[error("begin a restore")]
+    Begin(#[source] BeginError),
     /// The sandbox cannot be taken off the network.
     #[error("take the sandbox off the network")]
     Detach(#[source] RouterError),
@@ -92,6 +95,8 @@ pub struct EmptySandbox {
     pub criu: Option<IdleCriu>,
     /// A process that restores without CRIU, if there is one.
     pub hollow: Option<Hollow>,
+    /// What has been restored ahead by it.
+    pub(crate) begun: Option<BegunRestore>,
     /// Pipes for the function's standard output and standard error, as pairs of read and write ends.
     pub outputs: [(OwnedFd, OwnedFd); 2],
 }
@@ -254,6 +259,7 @@ impl SandboxMaker {
             link,
             criu,
             hollow,
+            begun: None,
             outputs,
         })
     }

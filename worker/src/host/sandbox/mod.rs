@@ -41,7 +41,7 @@ use crate::host::pagemap;
 pub use control::ControlError;
 use control::{Control, socket_pair};
 pub use error::SandboxError;
-pub(crate) use furnished::SandboxContents;
+pub(crate) use furnished::{BeginError, BeginRestore, BegunRestore, SandboxContents};
 pub use hollow::{FilesSignal, Hollow, HollowError, OrderedHollow, RunningHollow};
 pub use idle_criu::IdleCriu;
 use ids::IdRange;

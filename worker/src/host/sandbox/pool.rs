@@ -109,6 +109,7 @@ impl SandboxPool {
     /// Furnishes sandboxes like this ahead, for a while: one was restored into.
     pub(crate) fn furnish_more(&self, contents: SandboxContents) {
         let surplus = self.furnished.lock().want(contents, Instant::now());
+        self.taken.notify_one();
         for empty in surplus {
             // The restore does not wait for it.
             tokio::spawn(end(empty));
@@ -209,7 +210,14 @@ impl SandboxPool {
 
     async fn make_furnished(&self, contents: &SandboxContents) -> Result<EmptySandbox, MakeError> {
         let mut empty = self.maker.make().await?;
-        match self.maker.furnish(&mut empty, contents).await {
+        let furnished = async {
+            self.maker.furnish(&mut empty, contents).await?;
+            match &contents.beginning {
+                Some(beginning) => beginning.begin(&mut empty).await.map_err(MakeError::Begin),
+                None => Ok(()),
+            }
+        };
+        match furnished.await {
             Ok(()) => Ok(empty),
             Err(e) => {
                 end(empty).await;
