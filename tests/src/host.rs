@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
+use rekindle_restore_program::window;
 
 use crate::leftovers::group_name;
 use crate::{Client, Platform, until};
@@ -103,12 +104,14 @@ pub fn zygote(worker: i32) -> i32 {
     })
 }
 
-/// The hollow processes that wait in sandboxes of the worker in process `worker`.
+/// The hollow processes that wait in sandboxes of the worker in process `worker`, for a program or for a restore to
+/// begin.
 pub fn hollows(worker: i32) -> Vec<i32> {
     // Not its command line: to read that of a process whose memory is being made grows a stack above that place.
     let waits = |pid: &i32| {
-        let program = fs::read_link(format!("/proc/{pid}/exe"));
-        program.is_ok_and(|program| program == Path::new("/memfd:hollow (deleted)"))
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let first = maps.split_once('-').and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
+        first.is_some_and(|start| start < window::END)
     };
     let parent = |pid: &i32| status_line(*pid, "PPid:")?.parse().ok();
     let is_own = |pid: &i32| std::iter::successors(Some(*pid), parent).any(|ancestor| ancestor == worker);

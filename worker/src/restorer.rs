@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinError;
 use tracing::Span;
 
-use crate::host::sandbox::{FilesSignal, Hollow, HollowError, OrderedHollow, RunningHollow, Sandbox, SandboxError};
+use crate::host::sandbox::{Hollow, HollowError, OrderedHollow, RunningHollow, Sandbox, SandboxError, StartSignal};
 use crate::snapshots::{OpenSnapshot, RestoreProgram};
 
 /// How long the pager may take to register the memory and map the working set.
@@ -142,12 +142,12 @@ pub(crate) struct ProgramStart {
     pub(crate) ahead: PagesAhead,
 }
 
-/// A program that has its memory, and waits for the private files. Nothing of its process has run.
+/// A program that has its memory and files, and waits for the restore to begin. Nothing of its process has run.
 pub(crate) struct BegunProgram {
     pub(crate) program: Arc<RestoreProgram>,
     pager: Pager,
     process: RunningHollow,
-    files: FilesSignal,
+    start: StartSignal,
 }
 
 /// The second part of a program's run.
@@ -173,7 +173,7 @@ impl FilesReady {
 }
 
 impl ProgramStart {
-    fn order(&self, hollow: Hollow) -> Result<(OrderedHollow, FilesSignal), RunError> {
+    fn order(&self, hollow: Hollow) -> Result<(OrderedHollow, StartSignal), RunError> {
         let order = self.program.order().ok_or(RunError::Address)?;
         let own = self.program.files().into_iter().chain(&self.outputs);
         let templates = self.snapshot.iter().flat_map(|snapshot| snapshot.template.files());
@@ -193,23 +193,30 @@ impl ProgramStart {
         Ok(self.pager)
     }
 
-    /// Gives the program of a single process its memory.
+    /// Runs the program of a single process up to where its restore begins. The private files are there.
     ///
     /// # Errors
     /// Returns an error when something fails. The sandbox is of no use then.
     pub(crate) async fn begin(self, hollow: Hollow) -> Result<BegunProgram, RunError> {
-        let (ordered, files) = self.order(hollow)?;
+        let (ordered, start) = self.order(hollow)?;
+        start.files_are_there();
         let program = Arc::clone(&self.program);
         let filling = tokio::task::spawn_blocking(move || {
-            let (process, memory) = ordered.mapped(self.program.pids())?;
-            Ok::<_, RunError>((process, self.fill(memory)?))
+            let (mut process, memory) = ordered.mapped(self.program.pids())?;
+            let snapshot = self.snapshot.clone();
+            let pager = self.fill(memory)?;
+            process.begun()?;
+            if let Some(file_pages) = snapshot.as_ref().and_then(|snapshot| snapshot.file_pages.get()) {
+                file_pages.map(&process.hosts);
+            }
+            Ok::<_, RunError>((process, pager))
         });
         let (process, pager) = filling.await?.map_err(|error| error.naming_operation(&program))?;
         Ok(BegunProgram {
             program,
             pager,
             process,
-            files,
+            start,
         })
     }
 }
@@ -224,7 +231,7 @@ impl ProgramRun {
         let archive = OwnedFd::from(File::open(archive).map_err(RunError::Files)?);
         let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
         let began = Instant::now();
-        let (ordered, files) = start.order(hollow)?;
+        let (ordered, signal) = start.order(hollow)?;
         let program = Arc::clone(&start.program);
         let (linked, may_follow) = oneshot::channel();
         let span = Span::current();
@@ -246,7 +253,8 @@ impl ProgramRun {
         });
         let furnish = async {
             futures::try_join!(sandbox.load_files(&archive), sandbox.begin_program(clocks))?;
-            hand_over(&sandbox, files, linked).await
+            signal.files_are_there();
+            hand_over(&sandbox, signal, linked).await
         };
         // On failure the hollow process is told to give up, so filling ends.
         let furnished: Result<(), RunError> = furnish.await;
@@ -263,7 +271,7 @@ impl ProgramRun {
             program,
             pager,
             process,
-            files,
+            start,
         } = begun;
         let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
         let (linked, may_follow) = oneshot::channel();
@@ -274,7 +282,7 @@ impl ProgramRun {
         });
         let furnish = async {
             sandbox.begin_program(clocks).await?;
-            hand_over(&sandbox, files, linked).await
+            hand_over(&sandbox, start, linked).await
         };
         let furnished: Result<(), RunError> = furnish.await;
         let finished = finishing.await?;
@@ -295,9 +303,9 @@ impl ProgramRun {
     }
 }
 
-/// Tells the hollow process, and who waits for `linked`, that the private files are there.
-async fn hand_over(sandbox: &Sandbox, files: FilesSignal, linked: oneshot::Sender<()>) -> Result<(), RunError> {
-    files.send();
+/// Tells the hollow process that the restore begins, and who waits for `linked` that the private files are there.
+async fn hand_over(sandbox: &Sandbox, start: StartSignal, linked: oneshot::Sender<()>) -> Result<(), RunError> {
+    start.start();
     // The hollow process opens no file through a link, whether mounts would let it or not.
     sandbox.follow_links().await?;
     // If nobody waits for it, filling has failed.

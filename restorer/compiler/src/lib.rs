@@ -32,7 +32,7 @@ mod unix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use rekindle_restore_program::{Code, PROCESSES_MAX, RESIDUE_MAX, window};
+use rekindle_restore_program::{Code, PROCESSES_MAX, RESIDUE_MAX, rights, window};
 use rekindle_verify::messages::RegularFile;
 use rekindle_verify::{Process, Verified};
 
@@ -179,7 +179,7 @@ pub fn compile(source: CompilerInput<'_>) -> Result<Compiled, Refusal> {
     };
     // A single process makes its descriptors while its memory is registered. Several inherit what they share.
     if processes.len() > 1 {
-        begin(&mut b, source, &plan.memory_files)?;
+        files(&mut b, source, &plan.memory_files)?;
         if !images.remaps.is_empty() {
             b.op(Code::EventFd, plan.counter.number, [0, 0]);
         }
@@ -206,14 +206,23 @@ pub fn compile(source: CompilerInput<'_>) -> Result<Compiled, Refusal> {
     })
 }
 
-/// Waits for the private files, and makes what is the first that a copy has of its own. What comes before may be done
-/// long before the restore.
-fn begin(b: &mut Builder, source: CompilerInput<'_>, memory_files: &MemoryFiles) -> Result<(), Refusal> {
+/// Waits for the private files. Then gives them the names, and makes the memory files, that others need.
+fn files(b: &mut Builder, source: CompilerInput<'_>, memory_files: &MemoryFiles) -> Result<(), Refusal> {
     b.op(Code::Files, 0, []);
-    family::clocks(b, source.images)?;
-    b.op(Code::Identity, 0, []);
+    match source.images.processes.len() {
+        1 => b.op(Code::Identity, rights::UNUSED, []),
+        _ => start(b, source)?,
+    }
     names::give(b, source)?;
     memory_files.make(b, source)
+}
+
+/// Waits for the restore to begin. What comes before may be done long before it, so it must not depend on time.
+fn start(b: &mut Builder, source: CompilerInput<'_>) -> Result<(), Refusal> {
+    b.op(Code::Start, 0, []);
+    family::clocks(b, source.images)?;
+    b.op(Code::Identity, rights::GONE, []);
+    Ok(())
 }
 
 /// What is decided for all processes.
@@ -237,6 +246,12 @@ fn one(b: &mut Builder, source: CompilerInput<'_>, number: usize, plan: &Restore
     family::compile(b, processes, number)?;
     b.op(Code::Clear, 0, []);
     memory::compile(b, source, number, &plan.memory_files)?;
+    let is_single = processes.len() == 1;
+    // Timers among the descriptors count from when they are made.
+    let has_timers = source.images.files.values().any(|file| file.tfd.is_some());
+    if is_single && has_timers {
+        start(b, source)?;
+    }
     if processes.len() > 1 {
         descriptors::take_shared(b, source.images, process, tables)?;
         // A lock of a process goes with any descriptor of its file.
@@ -252,6 +267,9 @@ fn one(b: &mut Builder, source: CompilerInput<'_>, number: usize, plan: &Restore
     }
     descriptors::locks(b, source.images, process)?;
     descriptors::directories(b, source.images, process)?;
+    if is_single && !has_timers {
+        start(b, source)?;
+    }
     task::compile(b, process)?;
     for thread in &process.threads {
         task::thread(b, source, thread)?;

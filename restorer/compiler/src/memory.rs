@@ -68,7 +68,7 @@ pub(crate) fn compile(
     plan.b.op(Code::Tell, 0, []);
     // Several processes have opened some by then.
     if source.images.processes.len() == 1 {
-        crate::begin(plan.b, source, memory_files)?;
+        crate::files(plan.b, source, memory_files)?;
     }
     plan.own(&of_files)?;
     for vma in mappings {

@@ -43,7 +43,7 @@ codes! {
     /// Make a time namespace with these clocks and enter it. Offset of seconds and nanoseconds of `CLOCK_MONOTONIC`,
     /// then of `CLOCK_BOOTTIME`.
     Clocks,
-    /// Give up all rights but that to choose ids and the program.
+    /// Give up all rights but that to choose ids and the program. `a`: [`rights`](crate::rights).
     Identity,
     /// Make a file that does not exist, and open it for the operations that follow. `a`: permissions. Path, its length
     /// with the zero at its end, size.
@@ -142,6 +142,8 @@ codes! {
     Tell,
     /// Wait until the private files are there.
     Files,
+    /// Say that all is there that may be made ahead, and wait until the restore begins.
+    Start,
     /// Close all of the restorer's own but the socket, drop all rights, say so, and wait to be told to go on.
     Wait,
     /// Install a filter in all threads. `a`: number of instructions. Their offset.

@@ -22,7 +22,7 @@ pub use record::{Header, Op, Process, Span, Thread};
 /// The first bytes of a program: "RKRP".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RKRP");
 /// The version of the format. Programs are compiled on the host that runs them, so a reader knows only one.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
 /// Maximum number of processes of a program.
@@ -66,6 +66,14 @@ pub mod source {
     pub const FILE: u32 = 1;
     /// The first template. The others follow.
     pub const TEMPLATE: u32 = 2;
+}
+
+/// How [`Code::Identity`](Code::Identity) gives up rights.
+pub mod rights {
+    /// For good.
+    pub const GONE: u32 = 0;
+    /// Until [`Code::Clocks`](super::Code::Clocks) takes them up again.
+    pub const UNUSED: u32 = 1;
 }
 
 /// In place of a descriptor's number: the end of a pipe that everybody has closed.

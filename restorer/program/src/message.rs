@@ -4,9 +4,12 @@
 //! hollow process                        worker
 //!   │── Hollow, with its userfaultfd ──────>│   while nothing of a function is known
 //!   │<── Order, with program, pages, … ─────│
-//!   │<── one byte: files are there ─────────│   at any time before `Ready`
+//!   │── Mapped, of a single process ───────>│   registers and fills the memory
+//!   │<── one byte: files are there ─────────│   at any time after the order
+//!   │── Begun, of the first process ───────>│
+//!   │<── one byte: the restore begins ──────│   at any time after the other
 //!   │── Hollow, of each child ─────────────>│
-//!   │── Mapped, of each process ───────────>│   registers and fills the memory
+//!   │── Mapped, of each of several ────────>│
 //!   │── Ready, of each process ────────────>│
 //!   │<── one byte for each process: go on ──│
 //! ```
@@ -56,6 +59,8 @@ pub enum HollowReport {
     Hollow(u32),
     /// It has all mappings that the pager registers.
     Mapped,
+    /// The first process has everything that may be made ahead.
+    Begun,
     /// It has everything, and waits to be told to go on.
     Ready,
     /// An operation failed, counted from 1, or 0 if a child could not make its userfaultfd; with the kernel's error
@@ -78,6 +83,7 @@ impl HollowReport {
             1 => Some(Self::Mapped),
             2 => Some(Self::Ready),
             3 => Some(Self::Failed(value, i32::from_le_bytes(error))),
+            4 => Some(Self::Begun),
             _ => None,
         }
     }
@@ -89,6 +95,7 @@ impl HollowReport {
             Self::Mapped => (1, 0, 0),
             Self::Ready => (2, 0, 0),
             Self::Failed(operation, error) => (3, operation, error),
+            Self::Begun => (4, 0, 0),
         };
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&kind.to_le_bytes());

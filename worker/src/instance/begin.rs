@@ -50,7 +50,9 @@ impl SnapshotBeginning {
         let Some(program) = program.filter(|_| !working_set.records) else {
             return Ok(());
         };
-        let Some(hollow) = empty.hollow.take() else { return Ok(()) };
+        let Some(hollow) = empty.hollow.take() else {
+            return Ok(());
+        };
         let sandbox = Arc::downgrade(&empty.sandbox);
         let end: OnLost = Box::new(move |_: LostPage| {
             if let Some(sandbox) = sandbox.upgrade() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rekindle_init::protocol::Clocks;
-use rekindle_pager::Handover;
+use rekindle_pager::{Handover, Pager};
 use rekindle_wire::ApiError;
 
 use crate::criu::memory::RestoredMemory;
@@ -13,7 +13,7 @@ use crate::criu::restore::RestoredProcesses;
 use crate::errors::restore_failed;
 use crate::host::sandbox::{Hollow, IsolatedProcess};
 use crate::metrics::Metrics;
-use crate::restorer::{BegunProgram, LastWork, ProgramRun, ProgramStart};
+use crate::restorer::{BegunProgram, LastWork, ProgramRun, ProgramStart, RunError};
 use crate::snapshots::{OpenSnapshot, RestoreProgram};
 
 pub(crate) struct ProgramRestore {
@@ -40,16 +40,10 @@ impl ProgramRestore {
         isolated: IsolatedProcess,
         metrics: &Metrics,
     ) -> Result<RestoredProcesses, ApiError> {
-        let IsolatedProcess {
-            sandbox,
-            outputs,
-            criu,
-            cgroup,
-            ..
-        } = isolated;
         let (pager, ahead) = self.pages.serve(Handover::Given)?;
         metrics.pagers.watch(pager.stats());
-        let ends = outputs.each_ref().map(|output| output.write_end.try_clone());
+        let ends = isolated.outputs.each_ref();
+        let ends = ends.map(|output| output.write_end.try_clone());
         let [stdout, stderr] = ends.map(|end| end.map_err(|e| restore_failed("copy an output", &e)));
         let start = ProgramStart {
             outputs: [stdout?, stderr?],
@@ -59,26 +53,12 @@ impl ProgramRestore {
             ahead,
         };
         let run = ProgramRun {
-            sandbox: Arc::clone(&sandbox),
+            sandbox: Arc::clone(&isolated.sandbox),
             clocks: self.clocks,
             last: self.last,
             record: self.record,
         };
-        let ran = run.run(start, hollow, self.archive).await;
-        if let Some(criu) = criu {
-            criu.let_go();
-        }
-        let pager = ran.map_err(|e| {
-            // Before the control group, which must be empty by then.
-            sandbox.kill();
-            restore_failed("run the restore program", &e)
-        })?;
-        Ok(RestoredProcesses {
-            sandbox,
-            outputs,
-            pager: Some(pager),
-            cgroup,
-        })
+        restored(run.run(start, hollow, self.archive).await, isolated)
     }
 }
 
@@ -91,6 +71,11 @@ pub(super) async fn go_on(
     begun: BegunProgram,
     isolated: IsolatedProcess,
 ) -> Result<RestoredProcesses, ApiError> {
+    restored(run.go_on(begun).await, isolated)
+}
+
+/// Returns what a program has restored in this sandbox.
+fn restored(ran: Result<Pager, RunError>, isolated: IsolatedProcess) -> Result<RestoredProcesses, ApiError> {
     let IsolatedProcess {
         sandbox,
         outputs,
@@ -98,11 +83,11 @@ pub(super) async fn go_on(
         cgroup,
         ..
     } = isolated;
-    let ran = run.go_on(begun).await;
     if let Some(criu) = criu {
         criu.let_go();
     }
     let pager = ran.map_err(|e| {
+        // Before the control group, which must be empty by then.
         sandbox.kill();
         restore_failed("run the restore program", &e)
     })?;

@@ -168,7 +168,7 @@ impl Isolator {
             criu: empty.criu,
             hollow: empty.hollow,
             begun: empty.begun,
-            wanted: is_expected.then_some(contents),
+            expected: is_expected.then_some(contents),
             cgroup: Arc::new(empty.cgroup),
         };
         let sandbox = &isolated.sandbox;

@@ -84,25 +84,20 @@ impl SnapshotRestorer {
         let mut restore = SnapshotRestore::of(self, instance, opened)?;
         let mut isolated = isolated?;
         restore.read_files()?;
-        let begun = isolated.begun.take().and_then(|begun| begun.downcast::<BegunSnapshot>().ok());
-        let wanted = isolated.wanted.take();
+        let hollow = HollowProgress::of(&mut isolated);
+        if let Some(HollowProgress::Begun(begun)) = &hollow {
+            restore.snapshot = Arc::clone(&begun.snapshot);
+        }
+        if let Some(contents) = isolated.expected.take() {
+            restore.furnish_more(contents);
+        }
         // The permit comes last, when everything is here: a store that is slow to respond must not hold up other
         // starts.
         let turn = self.start_limiter.take(&instance.spec.function, StartKind::Restored);
         let permit = instance.phase("turn", turn).await;
-        if let Some(begun) = &begun {
-            restore.snapshot = Arc::clone(&begun.snapshot);
-        }
-        let hollow = isolated.hollow.take();
-        if let Some(program) = restore.snapshot.program().filter(|_| hollow.is_some() || begun.is_some()) {
-            let ran = match (begun, hollow) {
-                (Some(begun), _) => Box::pin(restore.go_on(*begun, isolated)).await,
-                (None, Some(hollow)) => Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await,
-                (None, None) => unreachable!(),
-            };
-            match ran {
+        if let (Some(program), Some(hollow)) = (restore.snapshot.program(), hollow) {
+            match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
                 Ok((processes, working_set)) => {
-                    self.furnish_more(&restore, wanted);
                     program.succeeded();
                     drop(permit);
                     // They run: from here on nothing is tried again.
@@ -138,17 +133,27 @@ impl SnapshotRestorer {
     }
 }
 
-impl SnapshotRestorer {
-    /// Has sandboxes like this one furnished ahead, and restores in them begun.
-    fn furnish_more(&self, restore: &SnapshotRestore<'_>, wanted: Option<SandboxContents>) {
-        let Some(wanted) = wanted else { return };
-        let beginning = SnapshotBeginning {
-            function: restore.instance.spec.function.clone(),
-            snapshot: Arc::clone(&restore.snapshot),
-            metrics: Arc::clone(&self.metrics),
-        };
-        self.isolator.pool.furnish_more(wanted.begun_by(Arc::new(beginning)));
+/// How far the hollow process of a sandbox is.
+enum HollowProgress {
+    /// It waits for a program.
+    Waits(Hollow),
+    /// It has run a program up to where the restore begins.
+    Begun(Box<BegunSnapshot>),
+}
+
+impl HollowProgress {
+    fn of(isolated: &mut IsolatedProcess) -> Option<Self> {
+        match isolated.begun.take().map(|begun| begun.downcast()) {
+            Some(Ok(begun)) => Some(Self::Begun(begun)),
+            _ => isolated.hollow.take().map(Self::Waits),
+        }
     }
+}
+
+/// Whether a copy has the pages of files that copies touch first.
+enum FilePagesAre {
+    Mapped,
+    Unmapped,
 }
 
 /// A restore of one instance from its snapshot.
@@ -187,50 +192,57 @@ impl<'a> SnapshotRestore<'a> {
         completed.map_err(|e| restore_failed("read the files of the function", &e))
     }
 
+    /// Has sandboxes like this one furnished ahead, and restores begun in them.
+    fn furnish_more(&self, contents: SandboxContents) {
+        let beginning = SnapshotBeginning {
+            function: self.instance.spec.function.clone(),
+            snapshot: Arc::clone(&self.snapshot),
+            metrics: Arc::clone(&self.by.metrics),
+        };
+        let contents = contents.with_restores_begun(Arc::new(beginning));
+        self.by.isolator.pool.furnish_more(contents);
+    }
+
     /// Runs the snapshot's restore program in the hollow process of this sandbox, until the processes run.
     async fn run_program(
         &self,
         program: Arc<RestoreProgram>,
-        hollow: Hollow,
+        hollow: HollowProgress,
         isolated: IsolatedProcess,
     ) -> Result<(RestoredProcesses, WorkingSetUse), ApiError> {
-        let (pages, working_set) = self.pages(&isolated.sandbox)?;
-        let restore = ProgramRestore {
-            program,
-            snapshot: Some(Arc::clone(&self.snapshot)),
-            archive: self.snapshot.images.archive(),
-            clocks: self.snapshot.clocks,
-            pages,
-            last: Box::new(self.last_work(&isolated.sandbox)),
-            record: self.instance.inner_phase_recorder(),
-        };
-        let ran = restore.run(hollow, isolated, &self.by.metrics);
-        let processes = self.instance.phase("restorer", ran).await?;
         let span = tracing::Span::current();
+        let (clocks, record) = (self.snapshot.clocks, self.instance.inner_phase_recorder());
+        let done = match hollow {
+            HollowProgress::Begun(begun) => {
+                span.record("rekindle.begun", true);
+                *begun.on_lost.lock() = Some(self.on_lost(&isolated.sandbox));
+                let run = ProgramRun {
+                    sandbox: Arc::clone(&isolated.sandbox),
+                    clocks,
+                    last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Mapped)),
+                    record,
+                };
+                let ran = go_on(run, begun.program, isolated);
+                (self.instance.phase("restorer", ran).await?, begun.working_set)
+            }
+            HollowProgress::Waits(hollow) => {
+                let (pages, working_set) = self.pages(&isolated.sandbox)?;
+                let restore = ProgramRestore {
+                    program,
+                    snapshot: Some(Arc::clone(&self.snapshot)),
+                    archive: self.snapshot.images.archive(),
+                    clocks,
+                    pages,
+                    last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Unmapped)),
+                    record,
+                };
+                let ran = restore.run(hollow, isolated, &self.by.metrics);
+                (self.instance.phase("restorer", ran).await?, working_set)
+            }
+        };
         span.record("rekindle.restorer", "program");
         span.record("rekindle.handover", "given");
-        Ok((processes, working_set))
-    }
-
-    /// Goes on with a restore that has begun in this sandbox, until the processes run.
-    async fn go_on(
-        &self,
-        begun: BegunSnapshot,
-        isolated: IsolatedProcess,
-    ) -> Result<(RestoredProcesses, WorkingSetUse), ApiError> {
-        *begun.on_lost.lock() = Some(self.on_lost(&isolated.sandbox));
-        let run = ProgramRun {
-            sandbox: Arc::clone(&isolated.sandbox),
-            clocks: self.snapshot.clocks,
-            last: Box::new(self.last_work(&isolated.sandbox)),
-            record: self.instance.inner_phase_recorder(),
-        };
-        let ran = go_on(run, begun.program, isolated);
-        let processes = self.instance.phase("restorer", ran).await?;
-        let span = tracing::Span::current();
-        span.record("rekindle.restorer", "program");
-        span.record("rekindle.handover", "given");
-        Ok((processes, begun.working_set))
+        Ok(done)
     }
 
     fn running(
@@ -304,7 +316,10 @@ impl<'a> SnapshotRestore<'a> {
                 eager_bytes: Some(self.snapshot.eager_bytes),
                 memory: Some(memory),
                 last: {
-                    let (last, cgroup) = (self.last_work(&prepared.sandbox), Arc::clone(&prepared.cgroup));
+                    let (last, cgroup) = (
+                        self.last_work(&prepared.sandbox, FilePagesAre::Unmapped),
+                        Arc::clone(&prepared.cgroup),
+                    );
                     Box::new(move || last(processes_in(&cgroup)?))
                 },
                 record: self.instance.inner_phase_recorder(),
@@ -317,7 +332,11 @@ impl<'a> SnapshotRestore<'a> {
 
     /// Returns the last work before the processes run. Their random number generators get values of their own, and
     /// their open databases the device numbers of this sandbox. Their connections to themselves are made again.
-    fn last_work(&self, sandbox: &Sandbox) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
+    fn last_work(
+        &self,
+        sandbox: &Sandbox,
+        file_pages: FilePagesAre,
+    ) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
         let snapshot = Arc::clone(&self.snapshot);
         let (metrics, instance) = (Arc::clone(&self.by.metrics), Arc::clone(self.instance));
         let init = sandbox.init_pid();
@@ -325,7 +344,7 @@ impl<'a> SnapshotRestore<'a> {
             let took = randomness::write(&hosts, &snapshot.notes.generators, &metrics)?;
             instance.inner_phases.lock().push(("generators", took));
             device_numbers::write(&hosts, init, &snapshot.notes.file_numbers)?;
-            if let Some(file_pages) = snapshot.file_pages.get() {
+            if let (FilePagesAre::Unmapped, Some(file_pages)) = (file_pages, snapshot.file_pages.get()) {
                 let began = Instant::now();
                 let mapped = file_pages.map(&hosts);
                 let took = began.elapsed();

@@ -289,6 +289,7 @@ impl Starter {
             rekindle.tier = tracing::field::Empty,
             rekindle.handover = tracing::field::Empty,
             rekindle.restorer = tracing::field::Empty,
+            rekindle.begun = tracing::field::Empty,
             otel.status_code = tracing::field::Empty,
             error.type = tracing::field::Empty,
         );

@@ -1,6 +1,6 @@
 //! What the process is before it knows its function: the function's user, with the few rights that a restore needs.
 
-use rekindle_restore_program::{SIGNAL_MAX, UNHANDLED};
+use rekindle_restore_program::{SIGNAL_MAX, UNHANDLED, rights};
 
 use crate::sys::{Outcome, call, nr};
 
@@ -23,10 +23,10 @@ mod option {
 }
 
 /// Sets effective and permitted capabilities.
-fn set(rights: u64) -> Outcome {
+fn set(effective: u64, permitted: u64) -> Outcome {
     let header = [0x2008_0522u32, 0];
-    let (low, high) = (rights as u32, (rights >> 32) as u32);
-    let data = [low, low, 0, high, high, 0];
+    let [low, high] = [0, 32].map(|shift| [effective, permitted].map(|rights| (rights >> shift) as u32));
+    let data = [low[0], low[1], 0, high[0], high[1], 0];
     call!(nr::CAPSET, header.as_ptr(), data.as_ptr())
 }
 
@@ -52,16 +52,25 @@ pub(crate) fn prepare() -> Outcome {
     call!(nr::SETRESUID, USER, USER, USER)?;
     call!(nr::PRCTL, option::KEEPCAPS, 0)?;
     call!(nr::PRCTL, option::DUMPABLE, 1)?;
-    set(AHEAD)?;
+    use_all()?;
     call!(nr::UNSHARE, NEW_TIME)
 }
 
-/// Keeps only the right to choose ids and the program.
-pub(crate) fn keep_choice_of_ids() -> Outcome {
-    set(CHECKPOINT_RESTORE)
+/// Uses all rights that a hollow process has.
+pub(crate) fn use_all() -> Outcome {
+    set(AHEAD, AHEAD)
+}
+
+/// Uses only the right to choose ids and the program, and keeps no others, or all.
+pub(crate) fn use_choice_of_ids(how: u32) -> Outcome {
+    let kept = match how {
+        rights::UNUSED => AHEAD,
+        _ => CHECKPOINT_RESTORE,
+    };
+    set(CHECKPOINT_RESTORE, kept)
 }
 
 /// Keeps nothing. Applies to the calling thread.
 pub(crate) fn drop_all() -> Outcome {
-    set(0)
+    set(0, 0)
 }

@@ -117,7 +117,7 @@ impl ProgramRun {
             Code::Vdso => call!(nr::ARCH_PRCTL, 0x2003, b),
             Code::Memory => self.memory(b, c),
             Code::Clocks => self.clocks(b),
-            Code::Identity => identity::keep_choice_of_ids(),
+            Code::Identity => identity::use_choice_of_ids(op.a),
             Code::Keep => {
                 call!(nr::LSEEK, self.file, b, 0).or_else(|e| if b == 0 { Ok(0) } else { Err(e) })?;
                 let file = core::mem::replace(&mut self.file, NONE);
@@ -192,6 +192,10 @@ impl ProgramRun {
             }
             Code::Tell => self.order.say(HollowReport::Mapped),
             Code::Files => self.order.wait(),
+            Code::Start => {
+                self.order.say(HollowReport::Begun)?;
+                self.order.wait()
+            }
             Code::Wait => {
                 // Another process of the copy may run before this one: nothing is left here that it could use. Rights
                 // go last, as without them that process may look into this one.
@@ -370,6 +374,7 @@ impl ProgramRun {
         use identity::NEW_TIME;
         const WRITE_ONLY: u64 = 1;
         const CLOCKS: [(u64, &[u8]); 2] = [(1, b"monotonic "), (7, b"boottime ")];
+        identity::use_all()?;
         let values = self.part(values, 32)?;
         let mut text = ShortText::default();
         for ((clock, name), wanted) in CLOCKS.into_iter().zip(values.chunks_exact(16)) {

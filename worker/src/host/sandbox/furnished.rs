@@ -63,10 +63,10 @@ impl SandboxContents {
         }
     }
 
-    /// With restores that begin ahead.
-    pub(crate) fn begun_by(self, beginning: Arc<dyn BeginRestore>) -> Self {
+    /// With restores that this begins ahead.
+    pub(crate) fn with_restores_begun(self, by: Arc<dyn BeginRestore>) -> Self {
         Self {
-            beginning: Some(beginning),
+            beginning: Some(by),
             ..self
         }
     }

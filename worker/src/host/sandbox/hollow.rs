@@ -57,15 +57,18 @@ pub struct Hollow {
 #[derive(Debug)]
 pub struct OrderedHollow(Hollow);
 
-/// Tells a hollow process that its private files are there. Dropping it makes the process give up.
+/// Tells a hollow process that its private files are there, and that the restore begins. Dropping it makes the process
+/// give up.
 #[derive(Debug)]
-pub struct FilesSignal(Option<OwnedFd>);
+pub struct StartSignal(Option<OwnedFd>);
 
 /// A hollow process that runs a program.
 #[derive(Debug)]
 pub struct RunningHollow {
     socket: OwnedFd,
     processes: usize,
+    /// Whether the first has everything that is made ahead.
+    has_begun: bool,
     /// Processes that have everything.
     ready: usize,
     /// Readable once a process has ended. Only of several processes, since those that go on keep the socket open.
@@ -102,8 +105,7 @@ impl Hollow {
         }
     }
 
-    /// Gives it a program, with the descriptors of a [`HollowOrder`]. Also returns what tells it that its private
-    /// files are there.
+    /// Gives it a program, with the descriptors of a [`HollowOrder`]. Also returns what tells it to go on.
     ///
     /// # Errors
     /// Returns an error when it is gone.
@@ -111,7 +113,7 @@ impl Hollow {
         self,
         order: HollowOrder,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(OrderedHollow, FilesSignal), HollowError> {
+    ) -> Result<(OrderedHollow, StartSignal), HollowError> {
         let files = self.socket.try_clone().map_err(HollowError::Socket)?;
         let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
@@ -119,7 +121,7 @@ impl Hollow {
         let part = [IoSlice::new(&bytes)];
         sendmsg::<UnixAddr>(self.socket.as_raw_fd(), &part, &rights, MsgFlags::MSG_NOSIGNAL, None)
             .map_err(|e| HollowError::Socket(e.into()))?;
-        Ok((OrderedHollow(self), FilesSignal(Some(files))))
+        Ok((OrderedHollow(self), StartSignal(Some(files))))
     }
 }
 
@@ -139,6 +141,7 @@ impl OrderedHollow {
         let mut filling = RunningHollow {
             socket,
             processes: pids.len(),
+            has_begun: false,
             ready: 0,
             ends: Vec::new(),
             hosts: HashMap::from([(first, host)]),
@@ -161,6 +164,7 @@ impl OrderedHollow {
                     filling.ends.push(end_of(host)?);
                 }
                 (HollowReport::Mapped, None) => mapped += 1,
+                (HollowReport::Begun, None) => filling.has_begun = true,
                 // One of several is further than another.
                 (HollowReport::Ready, None) => filling.ready += 1,
                 (report, _) => return Err(failure(report, host, &filling.hosts)),
@@ -173,17 +177,24 @@ impl OrderedHollow {
     }
 }
 
-impl FilesSignal {
-    /// Tells it.
-    pub fn send(mut self) {
-        if let Some(socket) = self.0.take() {
+impl StartSignal {
+    /// Tells it that its private files are there.
+    pub fn files_are_there(&self) {
+        if let Some(socket) = &self.0 {
             // If it is gone, whoever waits for it is told.
+            let _sent = go_on(socket);
+        }
+    }
+
+    /// Tells it that the restore begins. It knows by then that its private files are there.
+    pub fn start(mut self) {
+        if let Some(socket) = self.0.take() {
             let _sent = go_on(&socket);
         }
     }
 }
 
-impl Drop for FilesSignal {
+impl Drop for StartSignal {
     fn drop(&mut self) {
         if let Some(socket) = self.0.take() {
             // Whoever waits at either end gets nothing more. It may be gone already.
@@ -225,11 +236,26 @@ impl RunningHollow {
         }
     }
 
+    /// Waits until the first process has everything that is made ahead.
+    ///
+    /// # Errors
+    /// Returns an error when an operation fails.
+    pub fn begun(&mut self) -> Result<(), HollowError> {
+        while !self.has_begun {
+            match self.next_report()? {
+                (HollowReport::Begun, None, _) => self.has_begun = true,
+                (report, _, host) => return Err(failure(report, host, &self.hosts)),
+            }
+        }
+        Ok(())
+    }
+
     /// Waits until the processes have everything.
     ///
     /// # Errors
     /// Returns an error when an operation fails. Nothing of the processes has run then.
-    pub fn ready(&self) -> Result<(), HollowError> {
+    pub fn ready(&mut self) -> Result<(), HollowError> {
+        self.begun()?;
         (self.ready..self.processes).try_for_each(|_| match self.next_report()? {
             (HollowReport::Ready, None, _) => Ok(()),
             (report, _, host) => Err(failure(report, host, &self.hosts)),
@@ -319,7 +345,8 @@ mod tests {
     fn what_a_hollow_process_says_in_another_order_is_refused() {
         let run = |hollow: Hollow, pids: &[u32]| {
             let (ordered, files) = hollow.order(HollowOrder::default(), &[])?;
-            files.send();
+            files.files_are_there();
+            files.start();
             ordered.mapped(pids)
         };
         let met = || {
@@ -332,13 +359,14 @@ mod tests {
         send_report(&theirs, HollowReport::Hollow(502), Some(&pipe));
         for report in [
             HollowReport::Mapped,
+            HollowReport::Begun,
             HollowReport::Ready,
             HollowReport::Mapped,
             HollowReport::Ready,
         ] {
             send_report(&theirs, report, None);
         }
-        let (filling, memory) = run(hollow, &[501, 502]).unwrap();
+        let (mut filling, memory) = run(hollow, &[501, 502]).unwrap();
         assert_eq!(memory.iter().map(|given| given.pid).collect::<Vec<_>>(), [501, 502]);
         let own = std::process::id().cast_signed();
         assert_eq!(filling.hosts, HashMap::from([(501, own), (502, own)]));
@@ -368,9 +396,10 @@ mod tests {
     fn a_process_of_several_that_ends_without_a_word_is_not_waited_for() {
         let (ours, theirs) = pair().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let running = RunningHollow {
+        let mut running = RunningHollow {
             socket: ours,
             processes: 2,
+            has_begun: true,
             ready: 0,
             ends: vec![end_of(child.id().cast_signed()).unwrap()],
             hosts: HashMap::new(),

@@ -43,8 +43,8 @@ pub struct IsolatedProcess {
     pub hollow: Option<Hollow>,
     /// What has been restored ahead by it.
     pub(crate) begun: Option<BegunRestore>,
-    /// What is in it, if restores are expected to need others like it.
-    pub(crate) wanted: Option<SandboxContents>,
+    /// What is in it, if more restores like this are expected.
+    pub(crate) expected: Option<SandboxContents>,
     /// The control group with its limits.
     pub cgroup: Arc<Cgroup>,
 }

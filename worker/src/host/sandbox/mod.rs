@@ -42,7 +42,7 @@ pub use control::ControlError;
 use control::{Control, socket_pair};
 pub use error::SandboxError;
 pub(crate) use furnished::{BeginError, BeginRestore, BegunRestore, SandboxContents};
-pub use hollow::{FilesSignal, Hollow, HollowError, OrderedHollow, RunningHollow};
+pub use hollow::{Hollow, HollowError, OrderedHollow, RunningHollow, StartSignal};
 pub use idle_criu::IdleCriu;
 use ids::IdRange;
 pub use ids::IdsError;
