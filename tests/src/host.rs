@@ -110,7 +110,9 @@ pub fn hollows(worker: i32) -> Vec<i32> {
     // Not its command line: to read that of a process whose memory is being made grows a stack above that place.
     let waits = |pid: &i32| {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        let first = maps.split_once('-').and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
+        let first = maps
+            .split_once('-')
+            .and_then(|(start, _)| u64::from_str_radix(start, 16).ok());
         first.is_some_and(|start| start < window::END)
     };
     let parent = |pid: &i32| status_line(*pid, "PPid:")?.parse().ok();

@@ -65,6 +65,12 @@ const RESTORED: Desc = Desc::new(
     &["by"],
     "Restores after which the processes ran, by what made them: a restore `program`, or `criu`.",
 );
+const BEGUN: Desc = Desc::new(
+    "rekindle.restores.begun",
+    "{restore}",
+    &[],
+    "Restores by a program that had begun before they were asked for.",
+);
 const GENERATORS: Desc = Desc::new(
     "rekindle.restore.generators",
     "{generator}",
@@ -170,6 +176,8 @@ pub struct Metrics {
     start_phase: Family<Histogram, 2>,
     restores: Family<Counter, 1>,
     restored: Family<Counter, 1>,
+    /// Restores that had begun ahead.
+    pub(crate) begun: Family<Counter, 0>,
     /// Number of generators that restores wrote to.
     pub(crate) generators: Family<Counter, 0>,
     lost: Family<Counter, 0>,
@@ -197,6 +205,7 @@ impl Default for Metrics {
             start_phase: registry.family(&START_PHASE),
             restores: registry.family(&RESTORES),
             restored: registry.family(&RESTORED),
+            begun: registry.family(&BEGUN),
             generators: registry.family(&GENERATORS),
             lost: registry.family(&LOST),
             captures: registry.family(&CAPTURES),

@@ -96,6 +96,7 @@ impl SnapshotRestorer {
         let turn = self.start_limiter.take(&instance.spec.function, StartKind::Restored);
         let permit = instance.phase("turn", turn).await;
         if let (Some(program), Some(hollow)) = (restore.snapshot.program(), hollow) {
+            let has_begun = matches!(hollow, HollowProgress::Begun(_));
             match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
                 Ok((processes, working_set)) => {
                     program.succeeded();
@@ -103,6 +104,7 @@ impl SnapshotRestorer {
                     // They run: from here on nothing is tried again.
                     let running = restore.running(processes, working_set)?;
                     self.metrics.restored_by(Restorer::Auto);
+                    self.metrics.begun.with([]).add(u64::from(has_begun));
                     restore.call_hook(&running).await?;
                     restore.report(&running, "given");
                     return Ok(running);

@@ -95,8 +95,13 @@ impl<S> Default for FurnishedSandboxes<S> {
 }
 
 impl<S> FurnishedSandboxes<S> {
-    pub(super) fn count(&self) -> usize {
-        self.0.iter().map(|kind| kind.ready.len()).sum()
+    /// Returns the number of those that are so.
+    pub(super) fn count(&self, is_so: impl Fn(&S) -> bool) -> usize {
+        self.0
+            .iter()
+            .flat_map(|kind| &kind.ready)
+            .filter(|sandbox| is_so(sandbox))
+            .count()
     }
 
     /// Takes a sandbox furnished like this.
@@ -190,7 +195,7 @@ mod tests {
             assert_eq!(furnished.add(&lacking, number), None);
         }
         assert!(furnished.lacking().is_none());
-        assert_eq!(furnished.count(), EACH);
+        assert_eq!(furnished.count(|_| true), EACH);
         assert_eq!(furnished.take(&contents("other")), None);
         assert!(furnished.take(&contents("one")).is_some());
         assert!(furnished.lacking().is_some());

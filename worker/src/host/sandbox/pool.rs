@@ -47,6 +47,8 @@ pub struct PoolCounts {
     pub ready: usize,
     /// Number of sandboxes that are furnished for functions restored lately.
     pub furnished: usize,
+    /// Number of these in which a restore has begun.
+    pub begun: usize,
     /// Number of sandboxes taken that were ready.
     pub from_pool: u64,
     /// Number of sandboxes taken that had to be created first.
@@ -84,9 +86,14 @@ impl SandboxPool {
     /// Returns how many there are now, and how many were taken.
     pub fn counts(&self) -> PoolCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (furnished, begun) = {
+            let all = self.furnished.lock();
+            (all.count(|_| true), all.count(|empty| empty.begun.is_some()))
+        };
         PoolCounts {
             ready: self.ready.lock().len(),
-            furnished: self.furnished.lock().count(),
+            furnished,
+            begun,
             from_pool: read(&self.from_pool),
             made_while_waiting: read(&self.made_while_waiting),
             failed: self.maker.failed(),

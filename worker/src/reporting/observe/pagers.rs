@@ -11,7 +11,7 @@ const PAGERS: Desc = Desc::new(
     "rekindle.pager.running",
     "{pager}",
     &[],
-    "Pagers: one for each restored instance.",
+    "Pagers: one for each restored instance, and each restore that has begun ahead.",
 );
 const FAULTS: Desc = Desc::new("rekindle.pager.faults", "{fault}", &[], "Page faults taken.");
 const FAULTS_FETCHED: Desc = Desc::new(

@@ -20,6 +20,12 @@ const SANDBOXES_FURNISHED: Desc = Desc::new(
     &[],
     "Sandboxes in which the files of a function restored in the last minute are mounted ahead, besides the empty ones.",
 );
+const SANDBOXES_BEGUN: Desc = Desc::new(
+    "rekindle.sandboxes.begun",
+    "{sandbox}",
+    &[],
+    "Furnished sandboxes in which a restore has begun: its memory is mapped and filled, its files are open.",
+);
 const SANDBOXES_WANTED: Desc = Desc::new(
     "rekindle.sandboxes.wanted",
     "{sandbox}",
@@ -66,6 +72,7 @@ pub(super) fn observe(registry: &Registry, pool: &Weak<SandboxPool>, starts: &We
     };
     pool.one(gauge, &SANDBOXES, |pool| pool.counts().ready as f64);
     pool.one(gauge, &SANDBOXES_FURNISHED, |pool| pool.counts().furnished as f64);
+    pool.one(gauge, &SANDBOXES_BEGUN, |pool| pool.counts().begun as f64);
     pool.one(gauge, &SANDBOXES_WANTED, |pool| pool.counts().wanted as f64);
     pool.many(counter, &GROUPS, |pool| {
         let groups = pool.counts().groups;
