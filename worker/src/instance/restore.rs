@@ -217,7 +217,7 @@ impl<'a> SnapshotRestore<'a> {
         let done = match hollow {
             HollowProgress::Begun(begun) => {
                 span.record("rekindle.begun", true);
-                *begun.on_lost.lock() = Some(self.on_lost(&isolated.sandbox));
+                begun.on_lost.replace(self.on_lost(&isolated.sandbox));
                 let run = ProgramRun {
                     sandbox: Arc::clone(&isolated.sandbox),
                     clocks,

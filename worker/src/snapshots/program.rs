@@ -125,8 +125,8 @@ impl RestoreProgram {
         })
     }
 
-    /// Returns the memory that it takes, in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    /// Returns the memory that it takes, in bytes, with the pages that each restore copies.
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 

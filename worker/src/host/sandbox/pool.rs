@@ -35,6 +35,7 @@ pub struct SandboxPool {
     ready: Mutex<Vec<EmptySandbox>>,
     furnished: Mutex<FurnishedSandboxes<EmptySandbox>>,
     taken: Notify,
+    expected: Notify,
     from_pool: AtomicU64,
     made_while_waiting: AtomicU64,
     closed: AtomicBool,
@@ -73,6 +74,7 @@ impl SandboxPool {
             ready: Mutex::default(),
             furnished: Mutex::default(),
             taken: Notify::new(),
+            expected: Notify::new(),
             from_pool: AtomicU64::new(0),
             made_while_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -116,7 +118,7 @@ impl SandboxPool {
     /// Furnishes sandboxes like this ahead, for a while: one was restored into.
     pub(crate) fn furnish_more(&self, contents: SandboxContents) {
         let surplus = self.furnished.lock().want(contents, Instant::now());
-        self.taken.notify_one();
+        self.expected.notify_one();
         for empty in surplus {
             // The restore does not wait for it.
             tokio::spawn(end(empty));
@@ -149,9 +151,23 @@ impl SandboxPool {
 
     /// Fills the pool, and refills it after each sandbox taken. Ends surplus sandboxes. Runs until dropped.
     pub async fn keep_filled(self: Arc<Self>) {
+        // What is begun for a function may take long, and empty sandboxes are for all.
+        tokio::join!(self.keep_ready(), self.keep_furnished());
+    }
+
+    async fn keep_furnished(&self) {
+        loop {
+            self.furnish_ahead().await;
+            tokio::select! {
+                () = self.expected.notified() => tokio::time::sleep(REFILL_AFTER).await,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    async fn keep_ready(&self) {
         loop {
             self.fill().await;
-            self.furnish_ahead().await;
             let surplus = {
                 let mut ready = self.ready.lock();
                 let wanted = self.wanted();
@@ -169,7 +185,7 @@ impl SandboxPool {
         }
     }
 
-    async fn fill(self: &Arc<Self>) {
+    async fn fill(&self) {
         loop {
             let lacking = self.wanted().saturating_sub(self.ready.lock().len());
             if lacking == 0 || self.closed.load(Ordering::Relaxed) {
