@@ -14,10 +14,9 @@ use parking_lot::Mutex;
 use rekindle_pager::{AheadPage, Handover, LostPage, PAGE};
 use rekindle_wire::FunctionId;
 
-use super::restore::restored_memory;
-use crate::criu::memory::{OnLost, RestoredMemory};
-use crate::host::sandbox::maker::EmptySandbox;
-use crate::host::sandbox::{BeginError, BeginRestore, Hollow, Sandbox};
+use super::restored_memory::restored_memory;
+use crate::criu::memory::OnLost;
+use crate::host::sandbox::{BeginError, BeginRestore, BegunRestore, Hollow, Sandbox};
 use crate::metrics::Metrics;
 use crate::restorer::{BegunProgram, ProgramStart};
 use crate::snapshots::{OpenSnapshot, RestoreProgram, WorkingSetUse};
@@ -70,63 +69,69 @@ impl LostPageAction {
 }
 
 impl BeginRestore for SnapshotBeginning {
-    fn begin<'a>(&'a self, empty: &'a mut EmptySandbox) -> BoxFuture<'a, Result<(), BeginError>> {
-        self.begin_in(empty).boxed()
+    fn is_worthwhile(&self) -> Result<bool, BeginError> {
+        let (working_set, ahead) = self.snapshot.begin();
+        // Several processes share what they open, so they open it before they have their memory.
+        let program = self.snapshot.program().filter(|program| program.pids().len() == 1);
+        // While it is recorded which pages a copy touches, it is not known which are worth it.
+        Ok(match program.filter(|_| !working_set.records) {
+            Some(program) => copied(program, &self.snapshot.images.archive(), &ahead)? <= COPIED_MAX,
+            None => false,
+        })
+    }
+
+    fn over(&self) -> BoxFuture<'static, ()> {
+        self.snapshot.forgotten.clone().cancelled_owned().boxed()
+    }
+
+    fn begin<'a>(
+        &'a self,
+        sandbox: &'a Arc<Sandbox>,
+        hollow: Hollow,
+        outputs: [OwnedFd; 2],
+    ) -> BoxFuture<'a, Result<BegunRestore, BeginError>> {
+        async move {
+            let program = self.snapshot.program().ok_or("its restore program has failed")?;
+            let run = tokio::time::timeout(LIMIT, self.run(sandbox, program, hollow, outputs));
+            // It is not tried over and over.
+            let begun = run.await.map_err(BeginError::from).flatten();
+            let begun = begun.inspect_err(|_| program.failed())?;
+            Ok(Box::new(begun) as BegunRestore)
+        }
+        .boxed()
     }
 }
 
 impl SnapshotBeginning {
-    async fn begin_in(&self, empty: &mut EmptySandbox) -> Result<(), BeginError> {
+    async fn run(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        program: &Arc<RestoreProgram>,
+        hollow: Hollow,
+        outputs: [OwnedFd; 2],
+    ) -> Result<BegunSnapshot, BeginError> {
         let (working_set, ahead) = self.snapshot.begin();
-        // Several processes share what they open, so they open it before they have their memory.
-        let program = self.snapshot.program().filter(|program| program.pids().len() == 1);
-        let Some(program) = program else { return Ok(()) };
-        // While it is recorded which pages a copy touches, it is not known which are worth it.
-        if working_set.records || copied(program, &self.snapshot.images.archive(), &ahead)? > COPIED_MAX {
-            return Ok(());
-        }
-        let Some(hollow) = empty.hollow.take() else {
-            return Ok(());
-        };
-        let on_lost = LostPageAction::end(&empty.sandbox);
+        let on_lost = LostPageAction::end(sandbox);
         let told = on_lost.clone();
         let lost: OnLost = Box::new(move |lost| told.run(lost));
         let memory = restored_memory(&self.snapshot, &self.function, working_set, ahead, lost)?;
-        let [(_, stdout), (_, stderr)] = &empty.outputs;
-        let outputs = [stdout.try_clone()?, stderr.try_clone()?];
-        let run = self.run(&empty.sandbox, outputs, Arc::clone(program), hollow, memory);
-        let run = tokio::time::timeout(LIMIT, run).await.map_err(BeginError::from);
-        // It is not tried over and over.
-        let begun = run.flatten().inspect_err(|_| program.failed())?;
-        empty.begun = Some(Box::new(BegunSnapshot {
-            snapshot: Arc::clone(&self.snapshot),
-            program: begun,
-            working_set,
-            on_lost,
-        }));
-        Ok(())
-    }
-
-    async fn run(
-        &self,
-        sandbox: &Sandbox,
-        outputs: [OwnedFd; 2],
-        program: Arc<RestoreProgram>,
-        hollow: Hollow,
-        memory: RestoredMemory,
-    ) -> Result<BegunProgram, BeginError> {
         let (pager, ahead) = memory.serve(Handover::Given)?;
         self.metrics.pagers.watch(pager.stats());
         let start = ProgramStart {
             outputs,
             snapshot: Some(Arc::clone(&self.snapshot)),
-            program,
+            program: Arc::clone(program),
             pager,
             ahead,
         };
         let archive = OwnedFd::from(File::open(self.snapshot.images.archive())?);
         sandbox.load_files(&archive).await?;
-        Ok(start.begin(hollow).await?)
+        Ok(BegunSnapshot {
+            snapshot: Arc::clone(&self.snapshot),
+            program: start.begin(hollow).await?,
+            working_set,
+            on_lost,
+        })
     }
 }
 

@@ -51,6 +51,7 @@ pub mod randomness;
 mod registry;
 mod renew;
 pub mod restore;
+mod restored_memory;
 pub(crate) mod room_for_images;
 mod running;
 pub mod runtime_snapshot;

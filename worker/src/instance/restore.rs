@@ -10,16 +10,15 @@
 //! A snapshot with a restore program is restored by that (`restorer.rs`), and by CRIU in another sandbox if that fails.
 //! What happens while CRIU restores is in `criu/stages.rs`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use rekindle_criu::StageError;
-use rekindle_pager::{AheadPage, PageSource, Pager};
+use rekindle_pager::Pager;
 use rekindle_telemetry::record_past;
 use rekindle_wire::api::StartKind;
 use rekindle_wire::processor::InstructionSets;
-use rekindle_wire::{ApiError, ErrorCode, FunctionId, SnapshotId};
+use rekindle_wire::{ApiError, ErrorCode, SnapshotId};
 use tracing::Span;
 
 use super::begin::{BegunSnapshot, SnapshotBeginning};
@@ -29,6 +28,7 @@ use super::isolate::Isolator;
 use super::lifecycle::Instance;
 use super::lost_page::kill_on_lost_page;
 use super::registry::Instances;
+use super::restored_memory::restored_memory;
 use super::running::{MemoryOrigin, RunningInstance};
 use super::{device_numbers, randomness};
 use crate::criu::Criu;
@@ -43,9 +43,7 @@ use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox, SandboxContents};
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::restorer::{ProgramRun, Restorer};
-use crate::snapshots::{
-    MAPPED_MAX, MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse,
-};
+use crate::snapshots::{MemoryTier, OpenSnapshot, Refusals, RestoreProgram, SnapshotError, Snapshots, WorkingSetUse};
 
 /// Restores instances from snapshots of functions.
 pub struct SnapshotRestorer {
@@ -388,39 +386,6 @@ impl<'a> SnapshotRestore<'a> {
             "restored"
         );
     }
-}
-
-/// Returns where the memory of a copy comes from: the snapshot's template.
-///
-/// # Errors
-/// Returns `restore_failed` when no pager can serve it.
-pub(super) fn restored_memory(
-    snapshot: &OpenSnapshot,
-    function: &FunctionId,
-    working_set: WorkingSetUse,
-    ahead: Arc<[AheadPage]>,
-    on_lost: OnLost,
-) -> Result<RestoredMemory, ApiError> {
-    let template = &snapshot.template;
-    let layout = template.layout().ok_or_else(|| {
-        let message = match template.pids().len() {
-            count if count > MAPPED_MAX => {
-                format!("it has {count} processes: copies of at most {MAPPED_MAX} are made")
-            }
-            _ => "some of its memory is neither anonymous nor of a file: no pager can serve that".to_owned(),
-        };
-        ApiError::new(ErrorCode::RestoreFailed, message)
-    })?;
-    Ok(RestoredMemory {
-        function: function.clone(),
-        source: Arc::clone(template) as Arc<dyn PageSource>,
-        pids: template.pids(),
-        layout,
-        maps: HashMap::new(),
-        record: working_set.records,
-        on_lost,
-        ahead: Box::new(|| ahead),
-    })
 }
 
 /// Records a span of the first page fault, once, if that fault has been served by now.

@@ -12,6 +12,7 @@ use rekindle_snapshotter::manifest::Origin;
 use rekindle_snapshotter::{Digest, Region, Snapshot, load_working_set};
 use rekindle_wire::SnapshotId;
 use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::cache::Snapshots;
 use super::criu_images::CriuImages;
@@ -158,6 +159,7 @@ impl Snapshots {
             locks,
             connections,
             file_pages: OnceLock::new(),
+            forgotten: CancellationToken::new(),
             filling,
         }))
     }

@@ -13,6 +13,7 @@ use rekindle_snapshotter::manifest::Origin;
 use rekindle_wire::api::RestoredBy;
 use rekindle_wire::{FunctionId, SnapshotId};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::connections::Connection;
 use super::criu_images::CriuImages;
@@ -83,6 +84,8 @@ pub struct OpenSnapshot {
     pub(crate) connections: Vec<Connection>,
     /// Pages of files that copies touch until their first response, once this host knows.
     pub(crate) file_pages: OnceLock<FilePages>,
+    /// Cancelled when it was deleted, replaced or found broken.
+    pub(crate) forgotten: CancellationToken,
     /// Closed when the template has been filled, as far as it is worth its memory.
     pub(super) filling: watch::Receiver<()>,
 }

@@ -158,7 +158,10 @@ impl Tier {
 
     /// Forgets a snapshot. Its users keep it.
     pub(super) fn forget(&self, id: &SnapshotId) {
-        self.open.lock().remove(id);
+        let forgotten = self.open.lock().remove(id);
+        if let Some(snapshot) = forgotten.as_ref().and_then(|cell| cell.get()) {
+            snapshot.forgotten.cancel();
+        }
         let mut worth = self.worth.lock();
         for part in EvictablePart::ALL {
             worth.forget(&(id.clone(), part));

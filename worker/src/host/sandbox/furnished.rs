@@ -5,11 +5,12 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, select_all};
 use rekindle_init::protocol::{Layers, Setup};
 use rekindle_wire::SnapshotId;
 
-use super::maker::EmptySandbox;
+use super::begin::BeginRestore;
 
 /// Number of functions that sandboxes are furnished for.
 const KINDS_MAX: usize = 4;
@@ -17,18 +18,6 @@ const KINDS_MAX: usize = 4;
 const EACH: usize = 2;
 /// How long after a function's last restore they are kept.
 const KEEP: Duration = Duration::from_secs(60);
-
-/// A restore that has begun in an empty sandbox. Dropping it ends the processes that it has made.
-pub(crate) type BegunRestore = Box<dyn Any + Send>;
-
-/// Begins restores ahead.
-pub(crate) trait BeginRestore: Send + Sync {
-    /// Begins a restore in a sandbox that has been furnished. If it fails, the sandbox is of no use.
-    fn begin<'a>(&'a self, empty: &'a mut EmptySandbox) -> BoxFuture<'a, Result<(), BeginError>>;
-}
-
-/// Why a restore did not begin.
-pub(crate) type BeginError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What a sandbox is furnished with: the same for all instances of a version.
 #[derive(Clone)]
@@ -69,6 +58,14 @@ impl SandboxContents {
             beginning: Some(by),
             ..self
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.over().is_some_and(|over| over.now_or_never().is_some())
+    }
+
+    fn over(&self) -> Option<BoxFuture<'static, ()>> {
+        self.beginning.as_ref().map(|beginning| beginning.over())
     }
 
     fn is_like(&self, other: &Self) -> bool {
@@ -144,11 +141,24 @@ impl<S> FurnishedSandboxes<S> {
         }
     }
 
-    /// Gives up functions of which none was restored for a while, and the one with these contents. Returns their
-    /// sandboxes.
+    /// Resolves once restores into some of these sandboxes are over.
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + use<S> {
+        let all: Vec<_> = self.0.iter().filter_map(|kind| kind.contents.over()).collect();
+        async {
+            match all.is_empty() {
+                true => std::future::pending().await,
+                false => drop(select_all(all).await),
+            }
+        }
+    }
+
+    /// Gives up functions of which none was restored for a while, those whose restores are over, and the one with these
+    /// contents. Returns their sandboxes.
     pub(super) fn give_up(&mut self, contents: Option<&SandboxContents>, now: Instant) -> Vec<S> {
         let is_over = |kind: &mut ReadySandboxes<S>| {
-            now.saturating_duration_since(kind.used) >= KEEP || contents.is_some_and(|f| kind.contents.is_like(f))
+            now.saturating_duration_since(kind.used) >= KEEP
+                || kind.contents.is_over()
+                || contents.is_some_and(|f| kind.contents.is_like(f))
         };
         self.0.extract_if(.., is_over).flat_map(|kind| kind.ready).collect()
     }

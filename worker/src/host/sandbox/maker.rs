@@ -16,7 +16,8 @@ use rekindle_init::causes::chain;
 use rekindle_init::protocol::FUNCTION_UID;
 use tokio::sync::Semaphore;
 
-use super::furnished::{BeginError, BegunRestore, SandboxContents};
+use super::begin::{BeginError, BegunRestore};
+use super::furnished::SandboxContents;
 use super::{CriuUse, Hollow, HollowError, IdleCriu, Sandbox, SandboxError, Zygote, hollow};
 use crate::host::cgroup::{Cgroup, Cgroups, CreateError, FileError, Limits};
 use crate::host::network::{Network, RouterError, SandboxLink};
@@ -170,6 +171,27 @@ impl SandboxMaker {
         }
         let furnished = empty.sandbox.furnish(contents.layers.clone(), contents.setup.clone());
         furnished.await.map_err(MakeError::Furnish)
+    }
+
+    /// Begins a restore in a sandbox that has been furnished, if one is expected and worthwhile.
+    ///
+    /// # Errors
+    /// Returns an error when it fails. The sandbox is of no use then.
+    pub(crate) async fn begin(&self, empty: &mut EmptySandbox, contents: &SandboxContents) -> Result<(), MakeError> {
+        let Some(beginning) = &contents.beginning else {
+            return Ok(());
+        };
+        if !beginning.is_worthwhile().map_err(MakeError::Begin)? {
+            return Ok(());
+        }
+        let Some(hollow) = empty.hollow.take() else {
+            return Ok(());
+        };
+        let ends = empty.outputs.each_ref().map(|(_, write_end)| write_end.try_clone());
+        let [stdout, stderr] = ends.map(|end| end.map_err(MakeError::Pipes));
+        let begun = beginning.begin(&empty.sandbox, hollow, [stdout?, stderr?]);
+        empty.begun = Some(begun.await.map_err(MakeError::Begin)?);
+        Ok(())
     }
 
     pub(crate) async fn make(&self) -> Result<EmptySandbox, MakeError> {

@@ -1,6 +1,7 @@
 //! A sandbox as the worker holds it: the init inside, the control connection to it, and the network namespace by which
 //! requests enter.
 
+mod begin;
 mod control;
 mod demand;
 pub mod dumper;
@@ -38,10 +39,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::host::pagemap;
+pub(crate) use begin::{BeginError, BeginRestore, BegunRestore};
 pub use control::ControlError;
 use control::{Control, socket_pair};
 pub use error::SandboxError;
-pub(crate) use furnished::{BeginError, BeginRestore, BegunRestore, SandboxContents};
+pub(crate) use furnished::SandboxContents;
 pub use hollow::{Hollow, HollowError, OrderedHollow, RunningHollow, StartSignal};
 pub use idle_criu::IdleCriu;
 use ids::IdRange;

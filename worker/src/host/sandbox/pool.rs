@@ -158,7 +158,9 @@ impl SandboxPool {
     async fn keep_furnished(&self) {
         loop {
             self.furnish_ahead().await;
+            let over = self.furnished.lock().over();
             tokio::select! {
+                () = over => {}
                 () = self.expected.notified() => tokio::time::sleep(REFILL_AFTER).await,
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
@@ -235,10 +237,7 @@ impl SandboxPool {
         let mut empty = self.maker.make().await?;
         let furnished = async {
             self.maker.furnish(&mut empty, contents).await?;
-            match &contents.beginning {
-                Some(beginning) => beginning.begin(&mut empty).await.map_err(MakeError::Begin),
-                None => Ok(()),
-            }
+            self.maker.begin(&mut empty, contents).await
         };
         match furnished.await {
             Ok(()) => Ok(empty),
