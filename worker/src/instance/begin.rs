@@ -1,6 +1,6 @@
 //! Restores that begin ahead, in sandboxes furnished for the snapshots that were restored last: memory is mapped and
-//! filled, and files are open, before anybody asks for a copy. Clocks, threads and timers follow when an instance takes
-//! the sandbox.
+//! filled, and most files are open, before anybody asks for a copy. Clocks, threads and timers follow when an instance
+//! takes the sandbox.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -12,17 +12,19 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rekindle_pager::{AheadPage, Handover, LostPage, PAGE};
-use rekindle_wire::FunctionId;
+use rekindle_wire::{FunctionId, SnapshotId};
 
 use super::restored_memory::restored_memory;
 use crate::criu::memory::OnLost;
 use crate::host::sandbox::{BeginError, BeginRestore, BegunRestore, Hollow, Sandbox};
+use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::restorer::{BegunProgram, ProgramStart};
 use crate::snapshots::{OpenSnapshot, RestoreProgram, WorkingSetUse};
 
-/// How long it may take. Others wait for it, and what a function's snapshot holds may take long.
-const LIMIT: Duration = Duration::from_secs(5);
+/// How long it may take: usually some milliseconds. Those of other functions wait for it, and what a function's snapshot
+/// holds may take long.
+const LIMIT: Duration = Duration::from_millis(500);
 /// Maximum number of bytes that are copied for a restore that nobody may ask for.
 const COPIED_MAX: u64 = 32 << 20;
 
@@ -31,6 +33,8 @@ pub(super) struct SnapshotBeginning {
     pub(super) function: FunctionId,
     pub(super) snapshot: Arc<OpenSnapshot>,
     pub(super) metrics: Arc<Metrics>,
+    /// The starts that it gives way to.
+    pub(super) starts: Arc<StartLimiter>,
 }
 
 /// A restore that has begun.
@@ -41,28 +45,44 @@ pub(super) struct BegunSnapshot {
     pub(super) on_lost: LostPageAction,
 }
 
-/// What is done when a page is lost: the sandbox ends, until an instance that has taken it says what else.
+/// What is done when a page is lost. Until an instance takes the sandbox, that ends.
 #[derive(Clone)]
-pub(super) struct LostPageAction(Arc<Mutex<Option<OnLost>>>);
+pub(super) struct LostPageAction(Arc<Mutex<Lost>>);
+
+enum Lost {
+    /// None is. This is done then.
+    No(OnLost),
+    Yes(LostPage),
+}
 
 impl LostPageAction {
-    fn end(sandbox: &Arc<Sandbox>) -> Self {
-        let sandbox = Arc::downgrade(sandbox);
-        let end = move |_: LostPage| {
+    fn end(sandbox: &Arc<Sandbox>, snapshot: &SnapshotId, metrics: &Arc<Metrics>) -> Self {
+        let (sandbox, snapshot, metrics) = (Arc::downgrade(sandbox), snapshot.clone(), Arc::clone(metrics));
+        Self(Arc::new(Mutex::new(Lost::No(Box::new(move |lost| {
+            tracing::error!(%snapshot, error = %lost, "a page is lost; a restore that had begun ends");
+            metrics.page_lost();
             if let Some(sandbox) = sandbox.upgrade() {
                 sandbox.kill();
             }
-        };
-        Self(Arc::new(Mutex::new(Some(Box::new(end)))))
+        })))))
     }
 
+    /// Has this done instead. If a page is lost already, it is done now.
     pub(super) fn replace(&self, by: OnLost) {
-        *self.0.lock() = Some(by);
+        let mut state = self.0.lock();
+        match &*state {
+            Lost::No(_) => *state = Lost::No(by),
+            Lost::Yes(lost) => {
+                let lost = lost.clone();
+                drop(state);
+                by(lost);
+            }
+        }
     }
 
     fn run(&self, lost: LostPage) {
-        let action = self.0.lock().take();
-        if let Some(action) = action {
+        let before = std::mem::replace(&mut *self.0.lock(), Lost::Yes(lost.clone()));
+        if let Lost::No(action) = before {
             action(lost);
         }
     }
@@ -70,9 +90,14 @@ impl LostPageAction {
 
 impl BeginRestore for SnapshotBeginning {
     fn is_worthwhile(&self) -> Result<bool, BeginError> {
+        // Others have the processors then.
+        if self.starts.waiting() > 0 {
+            return Ok(false);
+        }
         let (working_set, ahead) = self.snapshot.begin();
+        let program = self.snapshot.program().filter(|program| program.may_begin());
         // Several processes share what they open, so they open it before they have their memory.
-        let program = self.snapshot.program().filter(|program| program.pids().len() == 1);
+        let program = program.filter(|program| program.pids().len() == 1);
         // While it is recorded which pages a copy touches, it is not known which are worth it.
         Ok(match program.filter(|_| !working_set.records) {
             Some(program) => copied(program, &self.snapshot.images.archive(), &ahead)? <= COPIED_MAX,
@@ -95,7 +120,8 @@ impl BeginRestore for SnapshotBeginning {
             let run = tokio::time::timeout(LIMIT, self.run(sandbox, program, hollow, outputs));
             // It is not tried over and over.
             let begun = run.await.map_err(BeginError::from).flatten();
-            let begun = begun.inspect_err(|_| program.failed())?;
+            let begun = begun.inspect_err(|_| program.failed_to_begin())?;
+            program.began();
             Ok(Box::new(begun) as BegunRestore)
         }
         .boxed()
@@ -111,7 +137,7 @@ impl SnapshotBeginning {
         outputs: [OwnedFd; 2],
     ) -> Result<BegunSnapshot, BeginError> {
         let (working_set, ahead) = self.snapshot.begin();
-        let on_lost = LostPageAction::end(sandbox);
+        let on_lost = LostPageAction::end(sandbox, &self.snapshot.id, &self.metrics);
         let told = on_lost.clone();
         let lost: OnLost = Box::new(move |lost| told.run(lost));
         let memory = restored_memory(&self.snapshot, &self.function, working_set, ahead, lost)?;

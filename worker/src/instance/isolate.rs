@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 use rekindle_init::protocol::{self, Machine, Setup};
-use rekindle_wire::ApiError;
 use rekindle_wire::api::{LogStream, StartKind};
 use rekindle_wire::function_config::Network;
 use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::{ApiError, SnapshotId};
 
 use super::callers::Callers;
 use super::lifecycle::Instance;
@@ -70,6 +70,20 @@ impl Isolator {
         self.isolate_with(instance, group, files).await
     }
 
+    /// The same for a restore from this snapshot, which may have begun in the sandbox.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) async fn isolate_for(
+        &self,
+        snapshot: &SnapshotId,
+        instance: &Instance,
+        group: &str,
+    ) -> Result<IsolatedProcess, ApiError> {
+        let files = self.fetch(instance).await?;
+        self.isolate_as(Some(snapshot), instance, group, files).await
+    }
+
     /// Fetches the instance's files: its root filesystem and its layer, in this order.
     ///
     /// # Errors
@@ -103,6 +117,16 @@ impl Isolator {
         &self,
         instance: &Instance,
         group: &str,
+        files: [LayerUse; 2],
+    ) -> Result<IsolatedProcess, ApiError> {
+        self.isolate_as(None, instance, group, files).await
+    }
+
+    async fn isolate_as(
+        &self,
+        snapshot: Option<&SnapshotId>,
+        instance: &Instance,
+        group: &str,
         [rootfs, app]: [LayerUse; 2],
     ) -> Result<IsolatedProcess, ApiError> {
         let spec = &instance.spec;
@@ -128,11 +152,9 @@ impl Isolator {
             },
             secrets: !spec.config.secrets.is_empty(),
         };
-        let mut contents = SandboxContents::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
-        if let Some(snapshot) = spec.snapshot.clone().filter(|_| is_restored(instance)) {
-            contents = contents.for_restores(snapshot);
-        }
-        let ready = self.pool.take_furnished(&contents);
+        let contents = SandboxContents::new(layers, setup, egress, [rootfs.clone(), app.clone()]);
+        let contents = contents.for_restores(snapshot.cloned());
+        let ready = snapshot.and_then(|_| self.pool.take_furnished(&contents));
         let is_furnished = ready.is_some();
         let mut empty = match ready {
             Some(empty) => empty,
@@ -156,7 +178,7 @@ impl Isolator {
         // Layers cannot be evicted while a sandbox waits with them.
         let layers = self.layers.usage();
         let records_files = instance.records_files.load(Ordering::Relaxed);
-        let is_expected = is_restored(instance) && !records_files && layers.bytes * 2 <= layers.limit_bytes;
+        let is_expected = snapshot.is_some() && !records_files && layers.bytes * 2 <= layers.limit_bytes;
         let [stdout, stderr] = empty.outputs;
         let outputs = [
             output(instance, LogStream::Stdout, stdout)?,

@@ -39,7 +39,7 @@ use crate::criu::restore::{EndingCriu, Restore, RestoredProcesses};
 use crate::criu::stages::{PagedMemory, StageWork};
 use crate::errors::restore_failed;
 use crate::host::host_pids::{HostPids, processes_in};
-use crate::host::sandbox::{Hollow, IsolatedProcess, Sandbox, SandboxContents};
+use crate::host::sandbox::{BegunRestore, Hollow, IsolatedProcess, Sandbox, SandboxContents};
 use crate::host::start_limiter::StartLimiter;
 use crate::metrics::Metrics;
 use crate::restorer::{ProgramRun, Restorer};
@@ -77,15 +77,11 @@ impl SnapshotRestorer {
         let writes_root = instance.spec.config.image.is_some();
         let opening = instance.phase("open", self.snapshots.open(id, uid, writes_root, digest));
         let name = instance.sandbox_name();
-        let isolating = instance.phase("sandbox", self.isolator.isolate(instance, &name));
+        let isolating = instance.phase("sandbox", self.isolator.isolate_for(id, instance, &name));
         let (opened, isolated) = tokio::join!(opening, isolating);
-        let mut restore = SnapshotRestore::of(self, instance, opened)?;
+        let restore = SnapshotRestore::of(self, instance, opened)?;
         let mut isolated = isolated?;
         restore.read_files()?;
-        let hollow = HollowProgress::of(&mut isolated);
-        if let Some(HollowProgress::Begun(begun)) = &hollow {
-            restore.snapshot = Arc::clone(&begun.snapshot);
-        }
         if let Some(contents) = isolated.expected.take() {
             restore.furnish_more(contents);
         }
@@ -93,19 +89,28 @@ impl SnapshotRestorer {
         // starts.
         let turn = self.start_limiter.take(&instance.spec.function, StartKind::Restored);
         let permit = instance.phase("turn", turn).await;
-        if let (Some(program), Some(hollow)) = (restore.snapshot.program(), hollow) {
-            let has_begun = matches!(hollow, HollowProgress::Begun(_));
+        // A sandbox in which something has begun, or a program has failed, is of no use for anything else.
+        let isolate_anew = || instance.phase("sandbox", self.isolator.isolate(instance, &name));
+        if let Some(begun) = isolated.begun.take() {
+            match Box::pin(restore.go_on(begun, isolated)).await {
+                Ok(restored) => {
+                    drop(permit);
+                    self.metrics.begun.with([]).inc();
+                    return restore.restored_by_program(restored).await;
+                }
+                Err(error) => {
+                    let instance = &instance.id;
+                    tracing::warn!(%instance, %error, "a restore that had begun failed: another one begins");
+                }
+            }
+            isolated = isolate_anew().await?;
+        }
+        if let (Some(program), Some(hollow)) = (restore.snapshot.program(), isolated.hollow.take()) {
             match Box::pin(restore.run_program(Arc::clone(program), hollow, isolated)).await {
-                Ok((processes, working_set)) => {
+                Ok(restored) => {
                     program.succeeded();
                     drop(permit);
-                    // They run: from here on nothing is tried again.
-                    let running = restore.running(processes, working_set)?;
-                    self.metrics.restored_by(Restorer::Auto);
-                    self.metrics.begun.with([]).add(u64::from(has_begun));
-                    restore.call_hook(&running).await?;
-                    restore.report(&running, "given");
-                    return Ok(running);
+                    return restore.restored_by_program(restored).await;
                 }
                 Err(error) => {
                     program.failed();
@@ -113,9 +118,7 @@ impl SnapshotRestorer {
                     tracing::warn!(%instance, %error, "a restore program failed: criu restores its snapshot");
                 }
             }
-            isolated = instance
-                .phase("sandbox", self.isolator.isolate(instance, &name))
-                .await?;
+            isolated = isolate_anew().await?;
         }
         tracing::Span::current().record("rekindle.restorer", "criu");
         let mut prepared = restore.link_images(isolated).await?;
@@ -130,23 +133,6 @@ impl SnapshotRestorer {
         restore.report(&running, handover);
         self.metrics.restored_by(Restorer::Criu);
         Ok(running)
-    }
-}
-
-/// How far the hollow process of a sandbox is.
-enum HollowProgress {
-    /// It waits for a program.
-    Waits(Hollow),
-    /// It has run a program up to where the restore begins.
-    Begun(Box<BegunSnapshot>),
-}
-
-impl HollowProgress {
-    fn of(isolated: &mut IsolatedProcess) -> Option<Self> {
-        match isolated.begun.take().map(|begun| begun.downcast()) {
-            Some(Ok(begun)) => Some(Self::Begun(begun)),
-            _ => isolated.hollow.take().map(Self::Waits),
-        }
     }
 }
 
@@ -198,6 +184,7 @@ impl<'a> SnapshotRestore<'a> {
             function: self.instance.spec.function.clone(),
             snapshot: Arc::clone(&self.snapshot),
             metrics: Arc::clone(&self.by.metrics),
+            starts: Arc::clone(&self.by.start_limiter),
         };
         let contents = contents.with_restores_begun(Arc::new(beginning));
         self.by.isolator.pool.furnish_more(contents);
@@ -207,42 +194,59 @@ impl<'a> SnapshotRestore<'a> {
     async fn run_program(
         &self,
         program: Arc<RestoreProgram>,
-        hollow: HollowProgress,
+        hollow: Hollow,
         isolated: IsolatedProcess,
     ) -> Result<(RestoredProcesses, WorkingSetUse), ApiError> {
-        let span = tracing::Span::current();
-        let (clocks, record) = (self.snapshot.clocks, self.instance.inner_phase_recorder());
-        let done = match hollow {
-            HollowProgress::Begun(begun) => {
-                span.record("rekindle.begun", true);
-                begun.on_lost.replace(self.on_lost(&isolated.sandbox));
-                let run = ProgramRun {
-                    sandbox: Arc::clone(&isolated.sandbox),
-                    clocks,
-                    last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Mapped)),
-                    record,
-                };
-                let ran = go_on(run, begun.program, isolated);
-                (self.instance.phase("restorer", ran).await?, begun.working_set)
-            }
-            HollowProgress::Waits(hollow) => {
-                let (pages, working_set) = self.pages(&isolated.sandbox)?;
-                let restore = ProgramRestore {
-                    program,
-                    snapshot: Some(Arc::clone(&self.snapshot)),
-                    archive: self.snapshot.images.archive(),
-                    clocks,
-                    pages,
-                    last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Unmapped)),
-                    record,
-                };
-                let ran = restore.run(hollow, isolated, &self.by.metrics);
-                (self.instance.phase("restorer", ran).await?, working_set)
-            }
+        let (pages, working_set) = self.pages(&isolated.sandbox)?;
+        let restore = ProgramRestore {
+            program,
+            snapshot: Some(Arc::clone(&self.snapshot)),
+            archive: self.snapshot.images.archive(),
+            clocks: self.snapshot.clocks,
+            pages,
+            last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Unmapped)),
+            record: self.instance.inner_phase_recorder(),
         };
+        let ran = restore.run(hollow, isolated, &self.by.metrics);
+        Ok((self.instance.phase("restorer", ran).await?, working_set))
+    }
+
+    /// Goes on with a restore that has begun in this sandbox, until the processes run.
+    async fn go_on(
+        &self,
+        begun: BegunRestore,
+        isolated: IsolatedProcess,
+    ) -> Result<(RestoredProcesses, WorkingSetUse), ApiError> {
+        // One that was opened before may be known to be broken.
+        let begun = begun.downcast::<BegunSnapshot>().ok();
+        let begun = begun.filter(|begun| Arc::ptr_eq(&begun.snapshot, &self.snapshot));
+        let begun = begun.ok_or_else(|| ApiError::new(ErrorCode::RestoreFailed, "its snapshot was opened anew"))?;
+        begun.on_lost.replace(self.on_lost(&isolated.sandbox));
+        let run = ProgramRun {
+            sandbox: Arc::clone(&isolated.sandbox),
+            clocks: self.snapshot.clocks,
+            last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Mapped)),
+            record: self.instance.inner_phase_recorder(),
+        };
+        let ran = go_on(run, begun.program, isolated);
+        let processes = self.instance.phase("restorer", ran).await?;
+        tracing::Span::current().record("rekindle.begun", true);
+        Ok((processes, begun.working_set))
+    }
+
+    /// Makes the instance of processes that run: from here on nothing is tried again.
+    async fn restored_by_program(
+        &self,
+        (processes, working_set): (RestoredProcesses, WorkingSetUse),
+    ) -> Result<Arc<RunningInstance>, ApiError> {
+        let span = tracing::Span::current();
         span.record("rekindle.restorer", "program");
         span.record("rekindle.handover", "given");
-        Ok(done)
+        let running = self.running(processes, working_set)?;
+        self.by.metrics.restored_by(Restorer::Auto);
+        self.call_hook(&running).await?;
+        self.report(&running, "given");
+        Ok(running)
     }
 
     fn running(

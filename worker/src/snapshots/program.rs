@@ -79,6 +79,8 @@ pub struct RestoreProgram {
     pages: OwnedFd,
     bytes: u64,
     failures: Mutex<Failures>,
+    /// Failures to begin ahead.
+    beginnings: Mutex<Failures>,
 }
 
 /// A program's failures since it last restored its snapshot.
@@ -122,6 +124,7 @@ impl RestoreProgram {
             bytes: (compiled.program.len() + pages.len()) as u64,
             compiled,
             failures: Mutex::default(),
+            beginnings: Mutex::default(),
         })
     }
 
@@ -143,6 +146,21 @@ impl RestoreProgram {
     /// Records that it has restored its snapshot.
     pub(crate) fn succeeded(&self) {
         *self.failures.lock() = Failures::default();
+    }
+
+    /// Returns whether restores may begin ahead by it: none has failed to, or not recently.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.beginnings.lock().are_over(Instant::now())
+    }
+
+    /// Records that a restore has begun ahead.
+    pub(crate) fn began(&self) {
+        *self.beginnings.lock() = Failures::default();
+    }
+
+    /// Records that a restore has failed to begin ahead.
+    pub(crate) fn failed_to_begin(&self) {
+        self.beginnings.lock().add(Instant::now());
     }
 
     /// Returns the ids of its processes.

@@ -44,12 +44,9 @@ impl SandboxContents {
         }
     }
 
-    /// For restores from this snapshot.
-    pub(crate) fn for_restores(self, snapshot: SnapshotId) -> Self {
-        Self {
-            snapshot: Some(snapshot),
-            ..self
-        }
+    /// For restores from this snapshot, if from any.
+    pub(crate) fn for_restores(self, snapshot: Option<SnapshotId>) -> Self {
+        Self { snapshot, ..self }
     }
 
     /// With restores that this begins ahead.
@@ -79,10 +76,22 @@ impl SandboxContents {
 /// Furnished sandboxes `S`, by what is in them.
 pub(super) struct FurnishedSandboxes<S>(Vec<ReadySandboxes<S>>);
 
-struct ReadySandboxes<S> {
+/// Sandboxes furnished alike.
+pub(super) struct ReadySandboxes<S> {
     contents: SandboxContents,
     used: Instant,
-    ready: Vec<S>,
+    /// Number of restores into such sandboxes.
+    uses: u64,
+    /// When the last was asked for, so that all kinds have their turn.
+    asked: Option<Instant>,
+    pub(super) ready: Vec<S>,
+}
+
+/// A sandbox to be furnished.
+pub(super) struct LackingSandbox {
+    pub(super) contents: SandboxContents,
+    /// Whether a restore should begin in it: the function was restored more than once lately.
+    pub(super) begins: bool,
 }
 
 impl<S> Default for FurnishedSandboxes<S> {
@@ -94,11 +103,8 @@ impl<S> Default for FurnishedSandboxes<S> {
 impl<S> FurnishedSandboxes<S> {
     /// Returns the number of those that are so.
     pub(super) fn count(&self, is_so: impl Fn(&S) -> bool) -> usize {
-        self.0
-            .iter()
-            .flat_map(|kind| &kind.ready)
-            .filter(|sandbox| is_so(sandbox))
-            .count()
+        let all = self.0.iter().flat_map(|kind| &kind.ready);
+        all.filter(|sandbox| is_so(sandbox)).count()
     }
 
     /// Takes a sandbox furnished like this.
@@ -107,27 +113,40 @@ impl<S> FurnishedSandboxes<S> {
         kind.and_then(|kind| kind.ready.pop())
     }
 
-    /// Records a restore into a sandbox furnished like this. Returns sandboxes that make room for it.
-    pub(super) fn want(&mut self, contents: SandboxContents, now: Instant) -> Vec<S> {
-        match self.0.iter_mut().find(|kind| kind.contents.is_like(&contents)) {
-            Some(kind) => (kind.used, kind.contents) = (now, contents),
-            None => self.0.push(ReadySandboxes {
-                contents,
-                used: now,
-                ready: Vec::new(),
-            }),
+    /// Records a restore into a sandbox furnished like this. Returns what makes room for it.
+    pub(super) fn want(&mut self, contents: SandboxContents, now: Instant) -> Vec<ReadySandboxes<S>> {
+        let mut wanted = ReadySandboxes {
+            contents,
+            used: now,
+            uses: 1,
+            asked: None,
+            ready: Vec::new(),
+        };
+        let mut gone = Vec::new();
+        if let Some(at) = self.0.iter().position(|kind| kind.contents.is_like(&wanted.contents)) {
+            let mut known = self.0.swap_remove(at);
+            (wanted.uses, wanted.asked) = (known.uses + 1, known.asked);
+            wanted.ready = std::mem::take(&mut known.ready);
+            gone.push(known);
         }
+        self.0.push(wanted);
         self.0.sort_by_key(|kind| std::cmp::Reverse(kind.used));
-        self.0
-            .drain(KINDS_MAX.min(self.0.len())..)
-            .flat_map(|kind| kind.ready)
-            .collect()
+        gone.extend(self.0.drain(KINDS_MAX.min(self.0.len())..));
+        gone
     }
 
-    /// Returns what the next sandbox is to be furnished with, if one is lacking.
-    pub(super) fn lacking(&self) -> Option<SandboxContents> {
-        let lacking = self.0.iter().find(|kind| kind.ready.len() < EACH);
-        lacking.map(|kind| kind.contents.clone())
+    /// Returns the next sandbox to be furnished, if one is lacking. Each kind has its turn.
+    pub(super) fn lacking(&mut self, now: Instant) -> Option<LackingSandbox> {
+        let lacking = self
+            .0
+            .iter_mut()
+            .filter(|kind| kind.ready.len() < EACH && !kind.contents.is_over());
+        let kind = lacking.min_by_key(|kind| kind.asked)?;
+        kind.asked = Some(now);
+        Some(LackingSandbox {
+            contents: kind.contents.clone(),
+            begins: kind.uses > 1,
+        })
     }
 
     /// Adds a sandbox that was furnished like this. Returns it if nobody wants it any more.
@@ -153,18 +172,18 @@ impl<S> FurnishedSandboxes<S> {
     }
 
     /// Gives up functions of which none was restored for a while, those whose restores are over, and the one with these
-    /// contents. Returns their sandboxes.
-    pub(super) fn give_up(&mut self, contents: Option<&SandboxContents>, now: Instant) -> Vec<S> {
+    /// contents.
+    pub(super) fn give_up(&mut self, contents: Option<&SandboxContents>, now: Instant) -> Vec<ReadySandboxes<S>> {
         let is_over = |kind: &mut ReadySandboxes<S>| {
             now.saturating_duration_since(kind.used) >= KEEP
                 || kind.contents.is_over()
                 || contents.is_some_and(|f| kind.contents.is_like(f))
         };
-        self.0.extract_if(.., is_over).flat_map(|kind| kind.ready).collect()
+        self.0.extract_if(.., is_over).collect()
     }
 
-    pub(super) fn clear(&mut self) -> Vec<S> {
-        self.0.drain(..).flat_map(|kind| kind.ready).collect()
+    pub(super) fn clear(&mut self) -> Vec<ReadySandboxes<S>> {
+        self.0.drain(..).collect()
     }
 }
 
@@ -195,21 +214,45 @@ mod tests {
         SandboxContents::new(layers, setup, false, ())
     }
 
+    fn all<S>(kinds: Vec<ReadySandboxes<S>>) -> Vec<S> {
+        kinds.into_iter().flat_map(|kind| kind.ready).collect()
+    }
+
     #[test]
     fn only_what_is_furnished_alike_is_taken_and_each_kind_has_its_number() {
         let (mut furnished, now) = (FurnishedSandboxes::default(), Instant::now());
-        assert!(furnished.lacking().is_none());
+        assert!(furnished.lacking(now).is_none());
         assert!(furnished.want(contents("one"), now).is_empty());
         for number in 0..EACH {
-            let lacking = furnished.lacking().unwrap();
-            assert_eq!(furnished.add(&lacking, number), None);
+            let lacking = furnished.lacking(now).unwrap();
+            assert!(!lacking.begins);
+            assert_eq!(furnished.add(&lacking.contents, number), None);
         }
-        assert!(furnished.lacking().is_none());
+        assert!(furnished.lacking(now).is_none());
         assert_eq!(furnished.count(|_| true), EACH);
         assert_eq!(furnished.take(&contents("other")), None);
         assert!(furnished.take(&contents("one")).is_some());
-        assert!(furnished.lacking().is_some());
+        assert!(furnished.lacking(now).is_some());
         assert_eq!(furnished.add(&contents("other"), 7), Some(7));
+    }
+
+    #[test]
+    fn restores_begin_for_what_was_restored_twice_and_every_kind_has_its_turn() {
+        let (mut furnished, began) = (FurnishedSandboxes::<usize>::default(), Instant::now());
+        furnished.want(contents("one"), began);
+        furnished.want(contents("other"), began);
+        furnished.want(contents("one"), began);
+        let mut asked = Vec::new();
+        for second in 1..=4 {
+            let lacking = furnished.lacking(began + Duration::from_secs(second)).unwrap();
+            asked.push((lacking.contents.setup.hostname, lacking.begins));
+        }
+        asked.sort();
+        assert_eq!(
+            asked,
+            [("one", true), ("one", true), ("other", false), ("other", false)]
+                .map(|(name, begins)| (name.to_owned(), begins))
+        );
     }
 
     #[test]
@@ -218,11 +261,11 @@ mod tests {
         for number in 0..=KINDS_MAX {
             let name = number.to_string();
             let gone = furnished.want(contents(&name), began + Duration::from_secs(number as u64));
-            assert_eq!(gone, if number == KINDS_MAX { vec![0] } else { Vec::new() });
+            assert_eq!(all(gone), if number == KINDS_MAX { vec![0] } else { Vec::new() });
             assert_eq!(furnished.add(&contents(&name), number), None);
         }
-        assert_eq!(furnished.give_up(Some(&contents("2")), began), [2]);
-        assert_eq!(furnished.give_up(None, began + KEEP + Duration::from_secs(1)), [1]);
+        assert_eq!(all(furnished.give_up(Some(&contents("2")), began)), [2]);
+        assert_eq!(all(furnished.give_up(None, began + KEEP + Duration::from_secs(1))), [1]);
         assert_eq!(furnished.clear().len(), KINDS_MAX - 2);
     }
 }

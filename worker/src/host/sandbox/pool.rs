@@ -15,7 +15,7 @@ use rekindle_init::causes::chain;
 use tokio::sync::Notify;
 
 use super::demand::Demand;
-use super::furnished::{FurnishedSandboxes, SandboxContents};
+use super::furnished::{FurnishedSandboxes, LackingSandbox, ReadySandboxes, SandboxContents};
 use super::maker::{EmptySandbox, MakeError, SandboxMaker, end};
 use crate::host::cgroup::SpareCounts;
 
@@ -36,6 +36,8 @@ pub struct SandboxPool {
     furnished: Mutex<FurnishedSandboxes<EmptySandbox>>,
     taken: Notify,
     expected: Notify,
+    /// Held by whoever furnishes one.
+    furnishing: tokio::sync::Mutex<()>,
     from_pool: AtomicU64,
     made_while_waiting: AtomicU64,
     closed: AtomicBool,
@@ -75,6 +77,7 @@ impl SandboxPool {
             furnished: Mutex::default(),
             taken: Notify::new(),
             expected: Notify::new(),
+            furnishing: tokio::sync::Mutex::default(),
             from_pool: AtomicU64::new(0),
             made_while_waiting: AtomicU64::new(0),
             closed: AtomicBool::new(false),
@@ -117,12 +120,10 @@ impl SandboxPool {
 
     /// Furnishes sandboxes like this ahead, for a while: one was restored into.
     pub(crate) fn furnish_more(&self, contents: SandboxContents) {
-        let surplus = self.furnished.lock().want(contents, Instant::now());
+        let gone = self.furnished.lock().want(contents, Instant::now());
         self.expected.notify_one();
-        for empty in surplus {
-            // The restore does not wait for it.
-            tokio::spawn(end(empty));
-        }
+        // The restore does not wait for it.
+        tokio::spawn(end_all(gone));
     }
 
     fn note_taken(&self, was_ready: bool) {
@@ -206,38 +207,38 @@ impl SandboxPool {
 
     /// Furnishes what is lacking, and ends what was not wanted for a while.
     async fn furnish_ahead(&self) {
-        loop {
-            let Some(contents) = self.furnished.lock().lacking() else {
+        let making = self.furnishing.lock().await;
+        while !self.closed.load(Ordering::Relaxed) {
+            let Some(lacking) = self.furnished.lock().lacking(Instant::now()) else {
                 break;
             };
-            let surplus = match self.make_furnished(&contents).await {
-                Ok(empty) => self.furnished.lock().add(&contents, empty).into_iter().collect(),
+            match self.make_furnished(&lacking).await {
+                Ok(empty) => {
+                    let unwanted = self.furnished.lock().add(&lacking.contents, empty);
+                    if let Some(unwanted) = unwanted {
+                        end(unwanted).await;
+                    }
+                }
                 Err(e) => {
                     tracing::warn!(error = %chain(&e), "cannot furnish a sandbox ahead");
-                    self.furnished.lock().give_up(Some(&contents), Instant::now())
+                    let gone = self.furnished.lock().give_up(Some(&lacking.contents), Instant::now());
+                    end_all(gone).await;
                 }
-            };
-            for empty in surplus {
-                end(empty).await;
-            }
-            if self.closed.load(Ordering::Relaxed) {
-                break;
             }
         }
-        let over = match self.closed.load(Ordering::Relaxed) {
-            true => self.furnished.lock().clear(),
-            false => self.furnished.lock().give_up(None, Instant::now()),
-        };
-        for empty in over {
-            end(empty).await;
-        }
+        let over = self.furnished.lock().give_up(None, Instant::now());
+        end_all(over).await;
+        drop(making);
     }
 
-    async fn make_furnished(&self, contents: &SandboxContents) -> Result<EmptySandbox, MakeError> {
+    async fn make_furnished(&self, lacking: &LackingSandbox) -> Result<EmptySandbox, MakeError> {
         let mut empty = self.maker.make().await?;
         let furnished = async {
-            self.maker.furnish(&mut empty, contents).await?;
-            self.maker.begin(&mut empty, contents).await
+            self.maker.furnish(&mut empty, &lacking.contents).await?;
+            match lacking.begins {
+                true => self.maker.begin(&mut empty, &lacking.contents).await,
+                false => Ok(()),
+            }
         };
         match furnished.await {
             Ok(()) => Ok(empty),
@@ -261,11 +262,24 @@ impl SandboxPool {
     /// Ends all sandboxes that are ready. Blocks for some milliseconds.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+        // One that is being furnished has files of a function.
+        let _none = self.furnishing.blocking_lock();
         let all = std::mem::take(&mut *self.ready.lock());
         let furnished = self.furnished.lock().clear();
-        for empty in all.into_iter().chain(furnished) {
+        for empty in all.into_iter().chain(furnished.into_iter().flat_map(|kind| kind.ready)) {
             empty.sandbox.end();
         }
         self.maker.cgroups().close();
+    }
+}
+
+/// Ends sandboxes that nobody needs, and lets go of what was in them.
+async fn end_all(gone: Vec<ReadySandboxes<EmptySandbox>>) {
+    for mut kind in gone {
+        for empty in kind.ready.drain(..) {
+            end(empty).await;
+        }
+        // It may be the last that has a snapshot open. Nothing waits for it.
+        let _letting_go = tokio::task::spawn_blocking(move || drop(kind));
     }
 }
