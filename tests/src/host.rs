@@ -120,6 +120,15 @@ pub fn hollows(worker: i32) -> Vec<i32> {
     pids().filter(waits).filter(is_own).collect()
 }
 
+/// Those of them in which a restore has begun: they have the function's program.
+pub fn begun(worker: i32) -> Vec<i32> {
+    let has_own = |pid: &i32| {
+        let program = fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_ok_and(|program| program != Path::new("/memfd:hollow (deleted)"))
+    };
+    hollows(worker).into_iter().filter(has_own).collect()
+}
+
 /// What a line of `/proc/PID/status` says.
 pub(crate) fn status_line(pid: i32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

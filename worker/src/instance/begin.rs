@@ -22,8 +22,8 @@ use crate::metrics::Metrics;
 use crate::restorer::{BegunProgram, ProgramStart};
 use crate::snapshots::{OpenSnapshot, RestoreProgram, WorkingSetUse};
 
-/// How long it may take: usually some milliseconds. Those of other functions wait for it, and what a function's snapshot
-/// holds may take long.
+/// How long it may take: usually some milliseconds. Others wait for it, and what a function's snapshot holds may take
+/// long.
 const LIMIT: Duration = Duration::from_millis(500);
 /// Maximum number of bytes that are copied for a restore that nobody may ask for.
 const COPIED_MAX: u64 = 32 << 20;

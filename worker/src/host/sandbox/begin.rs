@@ -25,8 +25,8 @@ pub(crate) trait BeginRestore: Send + Sync {
     /// Resolves once nobody will ask for a restore any more.
     fn over(&self) -> BoxFuture<'static, ()>;
 
-    /// Begins a restore by the hollow process of a sandbox that has been furnished. `outputs` are the function's ends of
-    /// its outputs. If it fails, the sandbox is of no use.
+    /// Begins a restore by the hollow process of a furnished sandbox. `outputs` are the function's ends of its outputs.
+    /// If it fails, the sandbox is of no use.
     fn begin<'a>(
         &'a self,
         sandbox: &'a Arc<Sandbox>,

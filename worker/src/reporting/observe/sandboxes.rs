@@ -24,7 +24,7 @@ const SANDBOXES_BEGUN: Desc = Desc::new(
     "rekindle.sandboxes.begun",
     "{sandbox}",
     &[],
-    "Furnished sandboxes in which a restore has begun: its memory is mapped and filled, its files are open.",
+    "Furnished sandboxes in which a restore has begun: memory is mapped and filled, most files are open.",
 );
 const SANDBOXES_WANTED: Desc = Desc::new(
     "rekindle.sandboxes.wanted",
