@@ -68,7 +68,7 @@ pub mod source {
     pub const TEMPLATE: u32 = 2;
 }
 
-/// How [`Code::Identity`](Code::Identity) gives up rights.
+/// How [`Code::Identity`] gives up rights.
 pub mod rights {
     /// For good.
     pub const GONE: u32 = 0;
