@@ -12,14 +12,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Arg, ArgAction, Command};
-use rekindle_wire::Namespace;
+use rekindle_wire::{Namespace, settings_file};
 use toml::{Table, Value};
 
 #[cfg(test)]
 mod tests;
 
-/// The file that is read where none is named, if it is there.
-pub(crate) const DEFAULT_FILE: &str = "/etc/rekindle/rekindle.toml";
 /// Commands that run roles; tables of the file are named after them.
 pub(crate) const ROLES: [&str; 4] = ["up", "gateway", "scheduler", "worker"];
 /// Tables of other programs, which check them.
@@ -177,7 +175,7 @@ impl Settings {
     /// # Errors
     /// When it cannot be read, or is not TOML.
     pub(crate) fn find(named: Option<PathBuf>) -> Result<Option<Self>> {
-        let path = named.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+        let path = named.clone().unwrap_or_else(|| PathBuf::from(settings_file::PATH));
         match std::fs::read_to_string(&path) {
             Ok(text) => Self::parse(path, &text).map(Some),
             Err(e) if named.is_none() && e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -186,19 +184,8 @@ impl Settings {
     }
 
     fn parse(path: PathBuf, text: &str) -> Result<Self> {
-        match text.parse::<Table>() {
-            Ok(table) => Ok(Self { path, table }),
-            // Without the line itself, which may have a secret.
-            Err(e) => {
-                let before = e.span().map_or("", |span| &text[..span.start.min(text.len())]);
-                let line = before.matches('\n').count() + 1;
-                bail!(
-                    "the settings file {} is not TOML: line {line}: {}",
-                    path.display(),
-                    e.message()
-                )
-            }
-        }
+        let table = settings_file::parse(&path, text)?;
+        Ok(Self { path, table })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -9,15 +9,15 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use rekindle_wire::Namespace;
+use rekindle_wire::settings_file::{self, PATH};
 use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::config::Config;
 
-/// The settings file of a host's roles, and the variable that names another.
-const FILE: &str = "/etc/rekindle/rekindle.toml";
 /// The former file, which had nothing but what is the table now. It is read for one release.
 const FORMER_FILE: &str = "/etc/rekindle/events.toml";
+/// Names another settings file.
 const VARIABLE: &str = "FN_CONFIG";
 const FORMER_VARIABLE: &str = "FN_EVENTS_CONFIG";
 const TABLE: &str = "events";
@@ -92,7 +92,7 @@ impl Settings {
             (Some(named), _) => (vec![named], true),
             // That may be meant for `fn` alone.
             (None, Some(named)) => (vec![named, FORMER_FILE.into()], true),
-            (None, None) => (vec![FILE.into(), FORMER_FILE.into()], false),
+            (None, None) => (vec![PATH.into(), FORMER_FILE.into()], false),
         };
         Self::of(&matches, &files, are_named)
     }
@@ -190,21 +190,13 @@ fn find(files: &[PathBuf], are_named: bool) -> Result<Found> {
 /// What a file has for this program.
 fn parse(path: &Path, text: &str) -> Result<Option<Found>> {
     let shown = path.display();
-    let mut file = match text.parse::<Table>() {
-        Ok(file) => file,
-        // Without the line itself: that of a role may have a secret.
-        Err(error) => {
-            let end = error.span().map_or(0, |span| span.start.min(text.len()));
-            let line = text.bytes().take(end).filter(|byte| *byte == b'\n').count() + 1;
-            bail!("{shown} is not TOML: line {line}: {}", error.message())
-        }
-    };
+    let mut file = settings_file::parse(path, text)?;
     let (place, table) = match file.remove(TABLE) {
         Some(Value::Table(table)) if path != Path::new(FORMER_FILE) => (format!("{shown} [{TABLE}]"), table),
-        Some(_) => bail!("{shown}: write a table [{TABLE}], in {FILE}"),
+        Some(_) => bail!("{shown}: write a table [{TABLE}], in {PATH}"),
         // In the settings file that is the table of a role.
         None if file.get("gateway").is_some_and(Value::is_str) => {
-            eprintln!("warning: {shown} is read for one more release: write what it has below [{TABLE}] in {FILE}");
+            eprintln!("warning: {shown} is read for one more release: write what it has below [{TABLE}] in {PATH}");
             (shown.to_string(), with_hyphens(file))
         }
         None => return Ok(None),

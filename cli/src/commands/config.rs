@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Arg, CommandFactory as _, Parser as _};
+use rekindle_wire::settings_file;
 use serde::Serialize;
 
 use crate::args::{Cli, ConfigArgs};
@@ -49,10 +50,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<ExitCode> {
     }
     show::print_table(&table);
     if path.is_none() {
-        say!(
-            "\nno settings file: {} is read where it is there",
-            settings::DEFAULT_FILE
-        );
+        say!("\nno settings file: {} is read where it is there", settings_file::PATH);
     }
     Ok(ExitCode::SUCCESS)
 }

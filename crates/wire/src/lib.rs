@@ -10,6 +10,7 @@
 //! - [`api`]: the public admin API under `/v1/`.
 //! - [`asynchronous`]: invocations that are accepted now and run later.
 //! - [`secret`]: names and values of secrets.
+//! - [`settings_file`]: the settings file of a host's programs.
 //! - [`snapshot_key`]: keys that snapshots are encrypted with.
 //! - [`schedule`]: schedules of functions, and the times at which their runs are due.
 //! - [`event_source`]: queues whose messages functions are invoked with.
@@ -37,6 +38,7 @@ pub mod processor;
 pub mod renewal;
 pub mod schedule;
 pub mod secret;
+pub mod settings_file;
 pub mod snapshot_key;
 pub mod stats;
 
