@@ -38,6 +38,14 @@ pub fn known() -> Vec<Kind> {
         ),
         connected(),
         kind(
+            "named-pipes",
+            NAMED_PIPES,
+            json!({
+                "held": "held", "room": [1 << 17, 1 << 16], "child": "from the child", "again": "again",
+                "broken": true, "ended": "", "flags": [2048, 1, 2], "one": true,
+            }),
+        ),
+        kind(
             "named",
             NAMED,
             json!({
@@ -232,6 +240,49 @@ def handler(event, context):
         "named": [os.stat("/tmp/second").st_nlink, os.path.samestat(os.fstat(named), os.stat("/tmp/second"))],
         "same": before == sorted(os.listdir("/tmp") + os.listdir("/dev/shm")),
         "pipes": [os.read(end_of_input, 1).decode(), is_broken(), alone.recv(1).decode()],
+    }
+"#;
+
+/// Named pipes: one with something in it, another room and three open files, one that a child writes to, and two that
+/// have lost an end.
+const NAMED_PIPES: &str = r#"
+import fcntl, os
+PLAIN = os.O_ACCMODE | os.O_NONBLOCK
+def fifo(name):
+    os.mkfifo(f"/tmp/{name}", 0o640)
+    return os.open(f"/tmp/{name}", os.O_RDWR)
+both = fifo("both")
+reads = os.open("/tmp/both", os.O_RDONLY | os.O_NONBLOCK)
+writes = os.open("/tmp/both", os.O_WRONLY)
+fcntl.fcntl(both, fcntl.F_SETPIPE_SZ, 1 << 17)
+os.write(writes, b"held")
+shared, down = fifo("shared"), os.pipe()
+nobody_reads = fifo("nobody-reads")
+broken = os.open("/tmp/nobody-reads", os.O_WRONLY)
+os.close(nobody_reads)
+nobody_writes = fifo("nobody-writes")
+ended = os.open("/tmp/nobody-writes", os.O_RDONLY)
+os.close(nobody_writes)
+if os.fork() == 0:
+    while os.read(down[0], 1):
+        os.write(shared, b"from the child")
+
+def is_broken():
+    try:
+        os.write(broken, b"?")
+    except BrokenPipeError:
+        return True
+
+def handler(event, context):
+    os.write(down[1], b"?")
+    held = os.read(reads, 99).decode()
+    os.write(both, b"again")
+    return {
+        "held": held, "room": [fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) for fd in [reads, shared]],
+        "child": os.read(shared, 99).decode(), "again": os.read(reads, 99).decode(), "broken": is_broken(),
+        "ended": os.read(ended, 99).decode(),
+        "flags": [fcntl.fcntl(fd, fcntl.F_GETFL) & PLAIN for fd in [reads, writes, both]],
+        "one": os.path.samestat(os.fstat(reads), os.stat("/tmp/both")),
     }
 "#;
 

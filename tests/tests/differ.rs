@@ -178,31 +178,36 @@ fn a_copy_of_whatever_a_checkpoint_holds_has_what_its_original_had() {
 #[test]
 fn a_copy_of_what_only_criu_restores_has_what_its_original_had() {
     let fifo = "import os\nos.mkfifo('/tmp/fifo', 0o640)\nfifo = os.open('/tmp/fifo', os.O_RDWR | os.O_NONBLOCK)\n\
-        os.write(fifo, b'waits')\ndef handler(event, context):\n    return os.getpid()\n";
-    same_by("fifo", &Folder::python("fifo", "", fifo), "/", Some("is a named pipe"));
-    let because = Some("a priority of its own");
-    let all = EVERYTHING.replace("os.umask(0o027)", "os.umask(0o027)\nos.nice(3)");
+        os.chmod('/tmp/fifo', 0o440)\nos.write(fifo, b'waits')\ndef handler(event, context):\n    return os.getpid()\n";
+    let because = Some("a named pipe that its owner may not read or write");
+    same_by("fifo", &Folder::python("fifo", "", fifo), "/", because);
+    let because = Some("a file that sends signals");
+    let tells = "import fcntl\ntells = os.open('/tmp/tells', os.O_CREAT | os.O_RDWR)\n\
+        fcntl.fcntl(tells, fcntl.F_SETOWN, os.getpid())\n";
+    let all = EVERYTHING.replace("os.umask(0o027)", &format!("os.umask(0o027)\n{tells}"));
     same_by(
-        "everything-nice",
-        &Folder::python("everything-nice", "", &all),
+        "everything-tells",
+        &Folder::python("everything-tells", "", &all),
         "/",
         because,
     );
-    let children = CHILDREN.replace("import os, signal\n", "import os, signal\nos.nice(3)\n");
+    let children = CHILDREN.replace("import os, signal\n", &format!("import os, signal\n{tells}"));
     same_by(
-        "children-nice",
-        &Folder::python("children-nice", "", &children),
+        "children-tell",
+        &Folder::python("children-tell", "", &children),
         "/",
         because,
     );
-    let adjusted = "with open('/proc/self/oom_score_adj', 'w') as adjusted:\n    adjusted.write('700')\n\
+}
+
+#[test]
+fn a_copy_has_the_priorities_that_its_original_had() {
+    let code = "import os, threading\nos.nice(3)\n\
+        threading.Thread(target=threading.Event().wait, daemon=True).start()\n\
+        os.nice(4)\nos.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))\n\
+        with open('/proc/self/oom_score_adj', 'w') as adjusted:\n    adjusted.write('700')\n\
         def handler(event, context):\n    return open('/proc/self/oom_score_adj').read()\n";
-    same_by(
-        "adjusted",
-        &Folder::python("adjusted", "", adjusted),
-        "/",
-        Some("an adjusted score"),
-    );
+    same("priorities", &Folder::python("priorities", "", code), "/");
 }
 
 #[test]

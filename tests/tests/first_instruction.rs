@@ -22,7 +22,6 @@ use rekindle_e2e::restorer::{by_program, programs_restore};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Folder, Platform, Reply, host, kinds, lambda, registers, until};
 use rekindle_init::protocol::FUNCTION_PID;
-use rekindle_snapshotter::working_set::RESTORES;
 use rekindle_wire::InstanceId;
 use rekindle_wire::api::{StartKind, VersionInfo};
 use rekindle_worker::snapshots::CaptureNotes;
@@ -38,7 +37,7 @@ const DELETED: &str = " (deleted)";
 const SETTLED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long restores may take to begin ahead.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(90);
 
 /// A platform over a store. `None` if no programs restore in this run.
 pub(crate) fn started() -> Option<(ObjectStore, Platform)> {
@@ -65,16 +64,21 @@ pub(crate) fn same(platform: &Platform, store: &ObjectStore, name: &str, folder:
     compared(platform, store, name, &version, path)
 }
 
-/// The same with a copy whose restore has begun before it is asked for, if it has a single process.
+/// The same with a copy whose restore has begun before it is asked for, if it has a single process. The platform has no
+/// other function.
 fn same_begun_ahead(platform: &Platform, store: &ObjectStore, name: &str, folder: &Folder, path: &str) -> Compared {
+    until("nothing has begun", LIMIT, || {
+        (platform.worker_metric("rekindle_sandboxes_furnished") < 0.1).then_some(())
+    });
     let version = by_program(platform.deploy(folder));
-    // Until it is known which pages are worth their memory.
-    for _ in 0..RESTORES {
-        platform.fresh("restored", name, path);
-    }
     let is_single = instance_processes(platform, name) == 1;
     if is_single {
-        until("restores that have begun", LIMIT, || {
+        // Not before it is known which pages are worth their memory.
+        until("a restore that has begun", LIMIT, || {
+            platform.fresh("restored", name, path);
+            until("sandboxes furnished anew", LIMIT, || {
+                (platform.worker_metric("rekindle_sandboxes_furnished") > 1.9).then_some(())
+            });
             (platform.worker_metric("rekindle_sandboxes_begun") > 0.9).then_some(())
         });
     }
@@ -293,6 +297,7 @@ fn copies_of_functions_with_all_that_programs_restore_are_what_stock_criu_restor
             "{}",
             kind.name
         );
+        platform.delete(kind.name).unwrap();
     }
 }
 

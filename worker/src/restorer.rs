@@ -148,6 +148,8 @@ pub(crate) struct BegunProgram {
     pager: Pager,
     process: RunningHollow,
     start: StartSignal,
+    /// Whether the pages of files that copies touch first are mapped.
+    pub(crate) has_file_pages: bool,
 }
 
 /// The second part of a program's run.
@@ -206,17 +208,19 @@ impl ProgramStart {
             let snapshot = self.snapshot.clone();
             let pager = self.fill(memory)?;
             process.begun()?;
-            if let Some(file_pages) = snapshot.as_ref().and_then(|snapshot| snapshot.file_pages.get()) {
+            let file_pages = snapshot.as_ref().and_then(|snapshot| snapshot.file_pages.get());
+            if let Some(file_pages) = file_pages {
                 file_pages.map(&process.hosts);
             }
-            Ok::<_, RunError>((process, pager))
+            Ok::<_, RunError>((process, pager, file_pages.is_some()))
         });
-        let (process, pager) = filling.await?.map_err(|error| error.naming_operation(&program))?;
+        let (process, pager, has_file_pages) = filling.await?.map_err(|error| error.naming_operation(&program))?;
         Ok(BegunProgram {
             program,
             pager,
             process,
             start,
+            has_file_pages,
         })
     }
 }
@@ -272,6 +276,7 @@ impl ProgramRun {
             pager,
             process,
             start,
+            has_file_pages: _,
         } = begun;
         let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
         let (linked, may_follow) = oneshot::channel();

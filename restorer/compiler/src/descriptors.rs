@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rekindle_restore_program::{CLOSED, Code, lock_of};
-use rekindle_verify::messages::{Descriptor, FileEntry, MemFd, Pipe, RegularFile, TimerFd};
-use rekindle_verify::{Process, Verified, shown_process};
+use rekindle_verify::messages::{Descriptor, Fifo, FileEntry, MemFd, Pipe, RegularFile, TimerFd};
+use rekindle_verify::{PipeContent, Process, Verified, shown_process};
 
 use crate::builder::Builder;
-use crate::flags::{ACCESS, ASYNC, LARGE_FILE, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
+use crate::flags::{ACCESS, ASYNC, LARGE_FILE, NONBLOCK, PLAIN, WRITE_ONLY, is_owned_by_nobody, made_with};
 use crate::task::left;
 use crate::unix::UnixSockets;
 use crate::{CompilerInput, Refusal, RestorePlan, memory_files, opening, sockets};
@@ -226,6 +226,8 @@ struct DescriptorCompiler<'a> {
     of: BTreeMap<u32, Descriptor>,
     /// Files that are made.
     made: BTreeMap<u32, u32>,
+    /// Named pipes that have what was in them.
+    filled: BTreeSet<u32>,
     unix: UnixSockets<'a>,
 }
 
@@ -243,6 +245,7 @@ impl<'a> DescriptorCompiler<'a> {
             unix: UnixSockets::new(source.images, of.clone(), plan.spare()),
             of,
             made: BTreeMap::new(),
+            filled: BTreeSet::new(),
         }
     }
 
@@ -268,6 +271,9 @@ impl<'a> DescriptorCompiler<'a> {
         }
         if let Some(pipe) = &file.pipe {
             return self.pipe(descriptor, pipe);
+        }
+        if let Some(pipe) = &file.fifo {
+            return self.named_pipe(descriptor, pipe);
         }
         if let Some(event) = &file.efd {
             let is_plain = event.flags & !PLAIN == 0 && is_owned_by_nobody(&event.fown);
@@ -392,38 +398,92 @@ impl<'a> DescriptorCompiler<'a> {
         } else {
             (this, that)
         };
-        let content = self.source.images.pipes.get(&pipe.pipe_id);
-        let bytes = content.map_or(&[][..], |content| &content.bytes);
-        let room = content.and_then(|content| content.room).unwrap_or(PIPE_BYTES);
-        if bytes.len() > room as usize {
-            return Err("a pipe with more data than room");
-        }
+        let contents = PipeContents::of(self.source.images.pipes.get(&pipe.pipe_id))?;
         // What its writer has left in it is written before that closes it.
-        let closes = write.0 == CLOSED && !bytes.is_empty();
+        let closes = write.0 == CLOSED && !contents.bytes.is_empty();
         if closes {
             write.0 = self.plan.spare();
         }
         self.b
             .op(Code::Pipe, read.0, [write.0.into(), read.1.into(), write.1.into()]);
-        if room != PIPE_BYTES {
-            let end = if read.0 == CLOSED { write.0 } else { read.0 };
-            self.b.op(Code::Room, end, [room.into()]);
-        }
-        if !bytes.is_empty() {
-            let at = self.b.data(bytes);
-            self.b.op(Code::Fill, write.0, [at, bytes.len() as u64]);
-        }
+        contents.make_room(self.b, if read.0 == CLOSED { write.0 } else { read.0 });
+        contents.fill(self.b, write.0);
         if closes {
             self.b.op(Code::CloseRange, write.0, [u64::from(write.0) + 1]);
         }
         Ok(())
+    }
+
+    /// Opens a named pipe by its name. Meanwhile it is open for both, as CRIU has it. To open one end waits for the
+    /// other, and what is in it stays only as long as it is open.
+    fn named_pipe(&mut self, descriptor: &Descriptor, pipe: &Fifo) -> Result<(), &'static str> {
+        const BOTH: u32 = 2;
+        const OWNER_READS_AND_WRITES: u32 = 0o600;
+        let images = self.source.images;
+        let file = pipe
+            .regf_id
+            .and_then(|id| Some((id, images.files.get(&id)?.reg.as_ref()?)));
+        let (id, file) = file.ok_or("a named pipe without a name")?;
+        if !is_owned_by_nobody(&file.fown) || file.flags & !PLAIN != 0 {
+            return Err("a named pipe with unusual flags");
+        }
+        if !file
+            .mode
+            .is_some_and(|mode| mode & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES)
+        {
+            return Err("a named pipe that its owner may not read or write");
+        }
+        let (name, meanwhile) = (self.source.name(id, file), self.plan.spare());
+        self.b.path(Code::Open, BOTH | NONBLOCK, name);
+        self.b.op(Code::Keep, meanwhile, [0, 0]);
+        if self.filled.insert(pipe.pipe_id) {
+            let contents = PipeContents::of(images.named_pipes.get(&pipe.pipe_id))?;
+            contents.make_room(self.b, meanwhile);
+            contents.fill(self.b, meanwhile);
+        }
+        self.b.path(Code::Open, file.flags, name);
+        self.b
+            .op(Code::Keep, descriptor.fd, [0, u64::from(descriptor.flags & 1)]);
+        self.b.op(Code::CloseRange, meanwhile, [u64::from(meanwhile) + 1]);
+        Ok(())
+    }
+}
+
+/// The room of a pipe, and what is in it.
+struct PipeContents<'a> {
+    room: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> PipeContents<'a> {
+    fn of(content: Option<&'a PipeContent>) -> Result<Self, &'static str> {
+        let this = Self {
+            room: content.and_then(|content| content.room).unwrap_or(PIPE_BYTES),
+            bytes: content.map_or(&[], |content| &content.bytes),
+        };
+        match this.bytes.len() > this.room as usize {
+            true => Err("a pipe with more data than room"),
+            false => Ok(this),
+        }
+    }
+
+    fn make_room(&self, b: &mut Builder, end: u32) {
+        if self.room != PIPE_BYTES {
+            b.op(Code::Room, end, [self.room.into()]);
+        }
+    }
+
+    fn fill(&self, b: &mut Builder, end: u32) {
+        if !self.bytes.is_empty() {
+            let at = b.data(self.bytes);
+            b.op(Code::Fill, end, [at, self.bytes.len() as u64]);
+        }
     }
 }
 
 /// What a file is that has no operation.
 fn kind_of(file: &FileEntry) -> &'static str {
     match file {
-        FileEntry { fifo: Some(_), .. } => "a named pipe",
         FileEntry { nlsk: Some(_), .. } => "a netlink socket",
         FileEntry { pidfd: Some(_), .. } => "a pidfd",
         _ => "of an unknown kind",

@@ -278,6 +278,7 @@ fn one(b: &mut Builder, source: CompilerInput<'_>, number: usize, plan: &Restore
     task::timers(b, process)?;
     task::pending(b, process)?;
     descriptors::watch_files(b, source.images, number)?;
+    task::priorities(b, process);
     task::limits(b, process);
     filter(b, source.images, process)?;
     match number {

@@ -19,8 +19,8 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
     if task.task_state != ALIVE {
         return Err(refuse("been stopped"));
     }
-    if task.oom_score_adj.unwrap_or(0) != 0 {
-        return Err(refuse("an adjusted score for when memory is short"));
+    if task.oom_score_adj.unwrap_or(0) < 0 {
+        return Err(refuse("a lowered score for when memory is short"));
     }
     // The list has no place for those without handlers.
     let handled = (1..=SIGNAL_MAX).filter(|signal| !UNHANDLED.contains(signal));
@@ -44,6 +44,31 @@ pub(crate) fn compile(b: &mut Builder, process: &Process) -> Result<(), Refusal>
         b.op(Code::Barrier, command, []);
     }
     Ok(())
+}
+
+/// Adds the priorities of a process's threads, which are there, and its score for when memory is short. They are the
+/// last that slows a restore.
+pub(crate) fn priorities(b: &mut Builder, process: &Process) {
+    /// `O_WRONLY`, `O_CLOEXEC`.
+    const WRITE: u32 = 0o2_000_001;
+    for thread in &process.threads {
+        let of_thread = thread.core.thread_core.as_ref();
+        let nice = of_thread.and_then(|of| of.sched_nice).unwrap_or(0);
+        let policy = of_thread.and_then(|of| of.sched_policy).unwrap_or(0);
+        if (nice, policy) != (0, 0) {
+            b.op(Code::Priority, thread.tid, [nice.cast_unsigned().into(), policy.into()]);
+        }
+    }
+    let task = process.threads.first().and_then(|thread| thread.core.tc.as_ref());
+    let score = task.and_then(|task| task.oom_score_adj).unwrap_or(0);
+    if score != 0 {
+        let path = format!("/proc/{}/oom_score_adj", process.tree.pid);
+        b.path(Code::Open, WRITE, path.as_bytes());
+        let score = score.to_string();
+        let at = b.data(score.as_bytes());
+        b.op(Code::Write, 0, [0, at, score.len() as u64]);
+        b.op(Code::Close, 0, []);
+    }
 }
 
 /// Adds a process's limits. They apply to no other operation: HAProxy forbids itself processes and threads
@@ -142,14 +167,6 @@ pub(crate) fn thread(
         .is_some_and(|queue| !queue.signals.is_empty());
     if has_pending && core.tc.is_none() {
         return Err(refuse("pending signals"));
-    }
-    let scheduling = (
-        of_thread.sched_nice,
-        of_thread.sched_policy,
-        of_thread.sched_prio.unwrap_or(0),
-    );
-    if scheduling != (Some(0), Some(0), 0) {
-        return Err(refuse("a priority of its own"));
     }
     let rseq = of_thread.rseq_entry.as_ref();
     if rseq.is_some_and(|rseq| rseq.rseq_cs_pointer.unwrap_or(0) != 0) {

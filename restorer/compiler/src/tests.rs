@@ -13,7 +13,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use rekindle_restore_program::{CLOSED, Code, Op, PAGE, Program, source};
 use rekindle_verify::messages::*;
-use rekindle_verify::{UnlinkedFile, Verified};
+use rekindle_verify::{PipeContent, UnlinkedFile, Verified};
 
 use crate::PageRun;
 use crate::fuzz::{compile_images, compiled, compiled_with, read, reduced};
@@ -259,6 +259,99 @@ fn a_pipe_may_have_lost_an_end_and_has_no_third() {
     );
 }
 
+#[test]
+fn priorities_and_a_raised_score_come_when_all_threads_are_there() {
+    let mut images = good();
+    thread(&mut images).sched_nice = Some(5);
+    thread(&mut images).sched_policy = Some(3);
+    task(&mut images).oom_score_adj = Some(700);
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let ops: Vec<Op> = program.ops().collect();
+    let at = |code: Code| ops.iter().rposition(|op| op.code == code as u32).unwrap();
+    let priority = ops[at(Code::Priority)];
+    assert_eq!((priority.a, priority.args[0], priority.args[1]), (502, 5, 3));
+    let written = ops[at(Code::Write)];
+    assert_eq!(program.part(written.args[1], written.args[2]), Ok(&b"700"[..]));
+    assert!(
+        [Code::Threads, Code::Priority, Code::Write, Code::Filter]
+            .map(at)
+            .is_sorted()
+    );
+}
+
+/// Makes the event counter a named pipe.
+fn give_named_pipe(images: &mut Verified, change: impl FnOnce(&mut RegularFile)) {
+    const NAME: u32 = 2_000;
+    let like = images.files.values().find_map(|file| file.reg.clone()).unwrap();
+    let mut named = RegularFile {
+        id: NAME,
+        name: b"/tmp/fifo".to_vec(),
+        flags: 1,
+        mode: Some(0o010_640),
+        ..like
+    };
+    change(&mut named);
+    let entry = file(images, EVENT);
+    (entry.efd, entry.fifo) = (
+        None,
+        Some(Fifo {
+            id: entry.id,
+            pipe_id: 77,
+            regf_id: Some(NAME),
+        }),
+    );
+    let name = FileEntry {
+        id: NAME,
+        reg: Some(named),
+        ..FileEntry::default()
+    };
+    images.files.insert(NAME, name);
+    let content = PipeContent {
+        room: Some(1 << 17),
+        bytes: b"held".to_vec(),
+    };
+    images.named_pipes.insert(77, content);
+}
+
+#[test]
+fn a_named_pipe_is_filled_while_it_is_open_for_both() {
+    let mut images = good();
+    give_named_pipe(&mut images, |_| {});
+    let program = compiled(&images).unwrap().program;
+    let program = Program::parse(&program).unwrap();
+    let is_it = |op: &Op| program.part(op.args[0], op.args[1]) == Ok(b"/tmp/fifo\0");
+    let ops: Vec<Op> = program.ops().collect();
+    let at = ops
+        .iter()
+        .position(|op| op.code == Code::Open as u32 && is_it(op))
+        .unwrap();
+    let made: Vec<_> = ops[at..at + 7].iter().map(|op| Code::of(op.code).unwrap()).collect();
+    let order = [
+        Code::Open,
+        Code::Keep,
+        Code::Room,
+        Code::Fill,
+        Code::Open,
+        Code::Keep,
+        Code::CloseRange,
+    ];
+    assert_eq!(made, order);
+    assert_eq!((ops[at].a, ops[at + 4].a, ops[at + 5].a), (0o4_002, 1, EVENT));
+    for (change, why) in [
+        (0o010_440, "a named pipe that its owner may not read or write"),
+        (0o010_200, "a named pipe that its owner may not read or write"),
+    ] {
+        let refusal = refusal(|images| give_named_pipe(images, |named| named.mode = Some(change)));
+        assert_eq!(refusal, format!("descriptor {EVENT} is {why}"));
+    }
+    let refusal = refusal(|images| give_named_pipe(images, |named| named.flags = 0o20_001));
+    assert_eq!(
+        refusal,
+        format!("descriptor {EVENT} is a named pipe with unusual flags")
+    );
+}
+
 /// What is said, and the change.
 type Case = (&'static str, fn(&mut Verified));
 
@@ -450,8 +543,8 @@ fn what_processes_and_threads_would_lose_is_refused() {
     );
     assert_refused([
         ("process 501 has been stopped", |i| task(i).task_state = 3),
-        ("process 501 has an adjusted score for when memory is short", |i| {
-            task(i).oom_score_adj = Some(1)
+        ("process 501 has a lowered score for when memory is short", |i| {
+            task(i).oom_score_adj = Some(-1)
         }),
         ("process 501 has POSIX timers with high or equal ids", |i| {
             posix(i).push(PosixTimer::default());
@@ -473,9 +566,6 @@ fn what_processes_and_threads_would_lose_is_refused() {
         ("process 501 has several filters", |i| i.filters[0].prev = Some(0)),
         ("process 501 has a session or group of another process", |i| {
             i.processes[0].tree.sid = 1
-        }),
-        ("thread 502 has a priority of its own", |i| {
-            thread(i).sched_nice = Some(5)
         }),
         ("thread 502 has a restartable sequence in progress", |i| {
             thread(i).rseq_entry.as_mut().unwrap().rseq_cs_pointer = Some(1);

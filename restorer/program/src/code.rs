@@ -122,6 +122,8 @@ codes! {
     Handle,
     /// Set an interval timer. `a`: which. Offset of its `itimerval`.
     IntervalTimer,
+    /// Set a thread's priority. `a`: its id. Nice value, scheduling policy.
+    Priority,
     /// Set a limit. `a`: which. Soft, hard.
     Limit,
     /// Call `prctl`. `a`: option. Its arguments.

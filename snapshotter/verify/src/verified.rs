@@ -31,6 +31,8 @@ pub struct Verified {
     pub filters: Vec<SeccompFilter>,
     /// What is in pipes, by their numbers.
     pub pipes: BTreeMap<u32, PipeContent>,
+    /// What is in named pipes, likewise.
+    pub named_pipes: BTreeMap<u32, PipeContent>,
     /// What was not read of unix sockets, by their ids.
     pub queues: BTreeMap<u32, Vec<Packet>>,
     pub(crate) opened: BTreeSet<OpenedPath>,

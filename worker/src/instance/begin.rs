@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -25,8 +25,10 @@ use crate::snapshots::{OpenSnapshot, RestoreProgram, WorkingSetUse};
 /// How long it may take: usually some milliseconds. Others wait for it, and what a function's snapshot holds may take
 /// long.
 const LIMIT: Duration = Duration::from_millis(500);
-/// Maximum number of bytes that are copied for a restore that nobody may ask for.
-const COPIED_MAX: u64 = 32 << 20;
+/// What takes longer does not begin for a while.
+const SLOW: Duration = Duration::from_millis(200);
+/// Maximum number of bytes that a restore may hold which nobody may ask for.
+const HELD_MAX: u64 = 32 << 20;
 
 /// Begins restores of a snapshot ahead.
 pub(super) struct SnapshotBeginning {
@@ -67,16 +69,18 @@ impl LostPageAction {
         })))))
     }
 
-    /// Has this done instead. If a page is lost already, it is done now.
-    pub(super) fn replace(&self, by: OnLost) {
+    /// Has this done instead.
+    ///
+    /// # Errors
+    /// Returns the page that is lost already.
+    pub(super) fn replace(&self, by: OnLost) -> Result<(), LostPage> {
         let mut state = self.0.lock();
         match &*state {
-            Lost::No(_) => *state = Lost::No(by),
-            Lost::Yes(lost) => {
-                let lost = lost.clone();
-                drop(state);
-                by(lost);
+            Lost::No(_) => {
+                *state = Lost::No(by);
+                Ok(())
             }
+            Lost::Yes(lost) => Err(lost.clone()),
         }
     }
 
@@ -100,7 +104,7 @@ impl BeginRestore for SnapshotBeginning {
         let program = program.filter(|program| program.pids().len() == 1);
         // While it is recorded which pages a copy touches, it is not known which are worth it.
         Ok(match program.filter(|_| !working_set.records) {
-            Some(program) => copied(program, &self.snapshot.images.archive(), &ahead)? <= COPIED_MAX,
+            Some(program) => held(program, &self.snapshot.images.archive(), &ahead)? <= HELD_MAX,
             None => false,
         })
     }
@@ -117,11 +121,13 @@ impl BeginRestore for SnapshotBeginning {
     ) -> BoxFuture<'a, Result<BegunRestore, BeginError>> {
         async move {
             let program = self.snapshot.program().ok_or("its restore program has failed")?;
+            let began = Instant::now();
             let run = tokio::time::timeout(LIMIT, self.run(sandbox, program, hollow, outputs));
-            // It is not tried over and over.
             let begun = run.await.map_err(BeginError::from).flatten();
-            let begun = begun.inspect_err(|_| program.failed_to_begin())?;
-            program.began();
+            if begun.is_err() || began.elapsed() > SLOW {
+                program.failed_to_begin();
+            }
+            let begun = begun?;
             Ok(Box::new(begun) as BegunRestore)
         }
         .boxed()
@@ -161,8 +167,8 @@ impl SnapshotBeginning {
     }
 }
 
-/// Returns how many bytes a copy has of its own before it runs: pages that are copied, and private files.
-fn copied(program: &RestoreProgram, archive: &Path, ahead: &[AheadPage]) -> Result<u64, BeginError> {
-    let pages = ahead.iter().filter(|page| page.written).count() as u64;
-    Ok(program.bytes() + pages * PAGE + fs::metadata(archive)?.len())
+/// Returns how many bytes a copy has of its own before it runs, at most: pages that are filled, of which most are the
+/// template's, and private files.
+fn held(program: &RestoreProgram, archive: &Path, ahead: &[AheadPage]) -> Result<u64, BeginError> {
+    Ok(program.bytes() + ahead.len() as u64 * PAGE + fs::metadata(archive)?.len())
 }

@@ -92,8 +92,10 @@ impl SnapshotRestorer {
         // A sandbox in which something has begun, or a program has failed, is of no use for anything else.
         let isolate_anew = || instance.phase("sandbox", self.isolator.isolate(instance, &name));
         if let Some(begun) = isolated.begun.take() {
-            match Box::pin(restore.go_on(begun, isolated)).await {
+            let program = restore.snapshot.program();
+            match Box::pin(restore.go_on(begun, program, isolated)).await {
                 Ok(restored) => {
+                    program.inspect(|program| program.succeeded_ahead());
                     drop(permit);
                     self.metrics.begun.with([]).inc();
                     return restore.restored_by_program(restored).await;
@@ -215,21 +217,33 @@ impl<'a> SnapshotRestore<'a> {
     async fn go_on(
         &self,
         begun: BegunRestore,
+        program: Option<&Arc<RestoreProgram>>,
         isolated: IsolatedProcess,
     ) -> Result<(RestoredProcesses, WorkingSetUse), ApiError> {
-        // One that was opened before may be known to be broken.
+        // It may have begun before its snapshot was known to be broken, or its program.
         let begun = begun.downcast::<BegunSnapshot>().ok();
         let begun = begun.filter(|begun| Arc::ptr_eq(&begun.snapshot, &self.snapshot));
-        let begun = begun.ok_or_else(|| ApiError::new(ErrorCode::RestoreFailed, "its snapshot was opened anew"))?;
-        begun.on_lost.replace(self.on_lost(&isolated.sandbox));
+        let (Some(begun), Some(program)) = (begun, program) else {
+            let message = "its snapshot was opened anew, or its program has failed";
+            return Err(ApiError::new(ErrorCode::RestoreFailed, message));
+        };
+        let lost = begun.on_lost.replace(self.on_lost(&isolated.sandbox));
+        lost.map_err(|e| restore_failed("wait for it", &e))?;
+        let file_pages = match begun.program.has_file_pages {
+            true => FilePagesAre::Mapped,
+            false => FilePagesAre::Unmapped,
+        };
         let run = ProgramRun {
             sandbox: Arc::clone(&isolated.sandbox),
             clocks: self.snapshot.clocks,
-            last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Mapped)),
+            last: Box::new(self.last_work(&isolated.sandbox, file_pages)),
             record: self.instance.inner_phase_recorder(),
         };
-        let ran = go_on(run, begun.program, isolated);
-        let processes = self.instance.phase("restorer", ran).await?;
+        let ran = self
+            .instance
+            .phase("restorer", go_on(run, begun.program, isolated))
+            .await;
+        let processes = ran.inspect_err(|_| program.failed_to_begin())?;
         tracing::Span::current().record("rekindle.begun", true);
         Ok((processes, begun.working_set))
     }

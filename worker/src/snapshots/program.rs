@@ -153,12 +153,13 @@ impl RestoreProgram {
         self.beginnings.lock().are_over(Instant::now())
     }
 
-    /// Records that a restore has begun ahead.
-    pub(crate) fn began(&self) {
+    /// Records that it has restored its snapshot, which had begun ahead.
+    pub(crate) fn succeeded_ahead(&self) {
+        self.succeeded();
         *self.beginnings.lock() = Failures::default();
     }
 
-    /// Records that a restore has failed to begin ahead.
+    /// Records that a restore has failed which was to begin ahead, or had begun.
     pub(crate) fn failed_to_begin(&self) {
         self.beginnings.lock().add(Instant::now());
     }

@@ -30,6 +30,7 @@ const DUPFD_CLOEXEC: u64 = 1030;
 const SET_PIPE_BYTES: u64 = 1031;
 const ADD_SEALS: u64 = 1033;
 const SIGNAL_BYTES: u64 = 128;
+static NO_PRIORITY: u32 = 0;
 
 /// Runs all operations.
 ///
@@ -177,6 +178,11 @@ impl ProgramRun {
             Code::Umask => call!(nr::UMASK, a),
             Code::Handle => call!(nr::RT_SIGACTION, a, self.part(b, 32)?.as_ptr(), 0, 8),
             Code::IntervalTimer => call!(nr::SETITIMER, a, self.part(b, 32)?.as_ptr(), 0),
+            Code::Priority => {
+                // Of a thread (`PRIO_PROCESS`). No policy that a function may have has priorities of its own.
+                call!(nr::SETPRIORITY, 0, a, b)?;
+                call!(nr::SCHED_SETSCHEDULER, a, c, &raw const NO_PRIORITY)
+            }
             Code::Limit => {
                 let limit = [b, c];
                 call!(nr::SETRLIMIT, a, limit.as_ptr())

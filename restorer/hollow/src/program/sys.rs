@@ -57,6 +57,8 @@ pub(crate) mod nr {
     pub(crate) const SETPGID: u64 = 109;
     pub(crate) const CLONE3: u64 = 435;
     pub(crate) const SETSID: u64 = 112;
+    pub(crate) const SETPRIORITY: u64 = 141;
+    pub(crate) const SCHED_SETSCHEDULER: u64 = 144;
     pub(crate) const CAPSET: u64 = 126;
     pub(crate) const PRCTL: u64 = 157;
     pub(crate) const ARCH_PRCTL: u64 = 158;

@@ -89,7 +89,8 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
     descriptors::check(context, &files, &ids, &mut processes, &mut opened)?;
     let locks = descriptors::check_locks(context, &processes)?;
     memory::check(context, &files, &mut processes, &mut opened)?;
-    let (pipes, queues) = queues::check(context, &files, &mut opened)?;
+    let (pipes, named_pipes) = queues::check_pipes(context, &files)?;
+    let queues = queues::check_packets(context, &files, &mut opened)?;
     let shared = pagemaps::check(context, &files, &processes)?;
     let tables: BTreeSet<u32> = ids.values().map(|ids| ids.files_id).collect();
     let known = |kind: &Kind| match kind {
@@ -117,6 +118,7 @@ pub(crate) fn check(images: &Images<'_>, expected: &Expected) -> Result<Verified
         clocks,
         filters,
         pipes,
+        named_pipes,
         queues,
         opened,
     })

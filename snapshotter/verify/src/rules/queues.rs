@@ -18,26 +18,29 @@ const SCM_RIGHTS: u32 = 1;
 /// Packets by the socket that has not read them.
 type Queues = BTreeMap<u32, Vec<Packet>>;
 
-/// The contents of pipes and of sockets.
-pub(super) fn check(
+/// What is in pipes and in named pipes, by their numbers.
+type PipeContents = BTreeMap<u32, PipeContent>;
+
+/// The contents of pipes, and of named ones.
+pub(super) fn check_pipes(
     context: Context<'_>,
     files: &OpenFiles,
-    opened: &mut BTreeSet<OpenedPath>,
-) -> Result<(BTreeMap<u32, PipeContent>, Queues), VerifyError> {
+) -> Result<(PipeContents, PipeContents), VerifyError> {
     let entries = files.entries.values();
     let pipes: BTreeSet<u32> = entries.clone().filter_map(|e| Some(e.pipe.as_ref()?.pipe_id)).collect();
-    let fifos: BTreeSet<u32> = entries.filter_map(|e| Some(e.fifo.as_ref()?.pipe_id)).collect();
-    let contents = check_pipes(context, "pipes-data.img", magic::PIPES_DATA, &pipes)?;
-    check_pipes(context, "fifo-data.img", magic::FIFO_DATA, &fifos)?;
-    Ok((contents, check_packets(context, files, opened)?))
+    let named: BTreeSet<u32> = entries.filter_map(|e| Some(e.fifo.as_ref()?.pipe_id)).collect();
+    Ok((
+        check_contents(context, "pipes-data.img", magic::PIPES_DATA, &pipes)?,
+        check_contents(context, "fifo-data.img", magic::FIFO_DATA, &named)?,
+    ))
 }
 
-fn check_pipes(
+fn check_contents(
     context: Context<'_>,
     name: &str,
     kind: u32,
     known: &BTreeSet<u32>,
-) -> Result<BTreeMap<u32, PipeContent>, VerifyError> {
+) -> Result<PipeContents, VerifyError> {
     let mut contents = BTreeMap::new();
     let Some(mut reader) = Reader::open(context.images, name, kind)? else {
         return Ok(contents);
@@ -54,7 +57,8 @@ fn check_pipes(
     Ok(contents)
 }
 
-fn check_packets(
+/// The contents of sockets.
+pub(super) fn check_packets(
     context: Context<'_>,
     files: &OpenFiles,
     opened: &mut BTreeSet<OpenedPath>,

@@ -107,10 +107,11 @@ impl<S> FurnishedSandboxes<S> {
         all.filter(|sandbox| is_so(sandbox)).count()
     }
 
-    /// Takes a sandbox furnished like this.
-    pub(super) fn take(&mut self, contents: &SandboxContents) -> Option<S> {
-        let kind = self.0.iter_mut().find(|kind| kind.contents.is_like(contents));
-        kind.and_then(|kind| kind.ready.pop())
+    /// Takes a sandbox furnished like this: the oldest of those that are better than others, or of all.
+    pub(super) fn take(&mut self, contents: &SandboxContents, is_better: impl Fn(&S) -> bool) -> Option<S> {
+        let kind = self.0.iter_mut().find(|kind| kind.contents.is_like(contents))?;
+        let at = kind.ready.iter().position(is_better).unwrap_or(0);
+        (at < kind.ready.len()).then(|| kind.ready.remove(at))
     }
 
     /// Records a restore into a sandbox furnished like this. Returns what makes room for it.
@@ -125,8 +126,12 @@ impl<S> FurnishedSandboxes<S> {
         let mut gone = Vec::new();
         if let Some(at) = self.0.iter().position(|kind| kind.contents.is_like(&wanted.contents)) {
             let mut known = self.0.swap_remove(at);
-            (wanted.uses, wanted.asked) = (known.uses + 1, known.asked);
-            wanted.ready = std::mem::take(&mut known.ready);
+            wanted.asked = known.asked;
+            // Else what it has is of a snapshot that was opened before.
+            if !known.contents.is_over() {
+                wanted.uses = known.uses + 1;
+                wanted.ready = std::mem::take(&mut known.ready);
+            }
             gone.push(known);
         }
         self.0.push(wanted);
@@ -230,8 +235,9 @@ mod tests {
         }
         assert!(furnished.lacking(now).is_none());
         assert_eq!(furnished.count(|_| true), EACH);
-        assert_eq!(furnished.take(&contents("other")), None);
-        assert!(furnished.take(&contents("one")).is_some());
+        assert_eq!(furnished.take(&contents("other"), |_| true), None);
+        assert_eq!(furnished.take(&contents("one"), |number| *number == 1), Some(1));
+        assert_eq!(furnished.take(&contents("one"), |number| *number == 1), Some(0));
         assert!(furnished.lacking(now).is_some());
         assert_eq!(furnished.add(&contents("other"), 7), Some(7));
     }

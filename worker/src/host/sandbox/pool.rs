@@ -7,12 +7,13 @@
 //! ends with it (decision 18). How many are kept follows recent demand (`demand.rs`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_init::causes::chain;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use super::demand::Demand;
 use super::furnished::{FurnishedSandboxes, LackingSandbox, ReadySandboxes, SandboxContents};
@@ -40,7 +41,7 @@ pub struct SandboxPool {
     furnishing: tokio::sync::Mutex<()>,
     from_pool: AtomicU64,
     made_while_waiting: AtomicU64,
-    closed: AtomicBool,
+    closing: CancellationToken,
 }
 
 /// The pool's level, and what it has supplied.
@@ -80,7 +81,7 @@ impl SandboxPool {
             furnishing: tokio::sync::Mutex::default(),
             from_pool: AtomicU64::new(0),
             made_while_waiting: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
+            closing: CancellationToken::new(),
         }
     }
 
@@ -113,7 +114,7 @@ impl SandboxPool {
 
     /// Takes a sandbox that was furnished like this ahead.
     pub(crate) fn take_furnished(&self, contents: &SandboxContents) -> Option<EmptySandbox> {
-        let taken = self.furnished.lock().take(contents)?;
+        let taken = self.furnished.lock().take(contents, |empty| empty.begun.is_some())?;
         self.note_taken(true);
         Some(taken)
     }
@@ -191,7 +192,7 @@ impl SandboxPool {
     async fn fill(&self) {
         loop {
             let lacking = self.wanted().saturating_sub(self.ready.lock().len());
-            if lacking == 0 || self.closed.load(Ordering::Relaxed) {
+            if lacking == 0 || self.closing.is_cancelled() {
                 return;
             }
             // Two run in parallel, so that a start which must create its own finds room among the makers.
@@ -207,12 +208,17 @@ impl SandboxPool {
 
     /// Furnishes what is lacking, and ends what was not wanted for a while.
     async fn furnish_ahead(&self) {
-        let making = self.furnishing.lock().await;
-        while !self.closed.load(Ordering::Relaxed) {
+        let _making = self.furnishing.lock().await;
+        while !self.closing.is_cancelled() {
+            let over = self.furnished.lock().give_up(None, Instant::now());
+            end_all(over).await;
             let Some(lacking) = self.furnished.lock().lacking(Instant::now()) else {
                 break;
             };
-            match self.make_furnished(&lacking).await {
+            let Some(made) = self.closing.run_until_cancelled(self.make_furnished(&lacking)).await else {
+                break;
+            };
+            match made {
                 Ok(empty) => {
                     let unwanted = self.furnished.lock().add(&lacking.contents, empty);
                     if let Some(unwanted) = unwanted {
@@ -225,10 +231,9 @@ impl SandboxPool {
                     end_all(gone).await;
                 }
             }
+            // It may be the last that has a snapshot open.
+            let _letting_go = tokio::task::spawn_blocking(move || drop(lacking));
         }
-        let over = self.furnished.lock().give_up(None, Instant::now());
-        end_all(over).await;
-        drop(making);
     }
 
     async fn make_furnished(&self, lacking: &LackingSandbox) -> Result<EmptySandbox, MakeError> {
@@ -251,7 +256,7 @@ impl SandboxPool {
 
     async fn make_ready(&self) -> Result<(), MakeError> {
         let empty = self.maker.make().await?;
-        if self.closed.load(Ordering::Relaxed) {
+        if self.closing.is_cancelled() {
             end(empty).await;
         } else {
             self.ready.lock().push(empty);
@@ -259,9 +264,9 @@ impl SandboxPool {
         Ok(())
     }
 
-    /// Ends all sandboxes that are ready. Blocks for some milliseconds.
+    /// Ends all sandboxes that are ready. Blocks for some milliseconds, until none is being furnished either.
     pub fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
+        self.closing.cancel();
         // One that is being furnished has files of a function.
         let _none = self.furnishing.blocking_lock();
         let all = std::mem::take(&mut *self.ready.lock());
