@@ -427,9 +427,9 @@ impl<'a> DescriptorCompiler<'a> {
         if !is_owned_by_nobody(&file.fown) || file.flags & !PLAIN != 0 {
             return Err("a named pipe with unusual flags");
         }
-        if !file
+        if file
             .mode
-            .is_some_and(|mode| mode & OWNER_READS_AND_WRITES == OWNER_READS_AND_WRITES)
+            .is_none_or(|mode| mode & OWNER_READS_AND_WRITES != OWNER_READS_AND_WRITES)
         {
             return Err("a named pipe that its owner may not read or write");
         }
