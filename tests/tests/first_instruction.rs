@@ -18,7 +18,7 @@ use rekindle_e2e::differ::{self, Picture};
 use rekindle_e2e::eager::{Eager, Exported, clocks_of};
 use rekindle_e2e::first_instruction::Followed;
 use rekindle_e2e::memory::{Comparison, compare};
-use rekindle_e2e::restorer::{by_program, programs_restore};
+use rekindle_e2e::restorer::{by_program, programs_restore, restore_until_one_has_begun};
 use rekindle_e2e::s3::ObjectStore;
 use rekindle_e2e::{Folder, Platform, Reply, host, kinds, lambda, registers, until};
 use rekindle_init::protocol::FUNCTION_PID;
@@ -36,7 +36,7 @@ const DELETED: &str = " (deleted)";
 /// Longer than any of the functions' timers has left.
 const SETTLED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long restores may take to begin ahead.
+/// How long what was begun for a function may take to end.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// A platform over a store. `None` if no programs restore in this run.
@@ -73,14 +73,7 @@ fn same_begun_ahead(platform: &Platform, store: &ObjectStore, name: &str, folder
     let version = by_program(platform.deploy(folder));
     let is_single = instance_processes(platform, name) == 1;
     if is_single {
-        // Not before it is known which pages are worth their memory.
-        until("a restore that has begun", LIMIT, || {
-            platform.fresh("restored", name, path);
-            until("sandboxes furnished anew", LIMIT, || {
-                (platform.worker_metric("rekindle_sandboxes_furnished") > 1.9).then_some(())
-            });
-            (platform.worker_metric("rekindle_sandboxes_begun") > 0.9).then_some(())
-        });
+        restore_until_one_has_begun(platform, name, path);
     }
     let begun = || platform.worker_metric("rekindle_restores_begun_total");
     let before = begun();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rekindle_e2e::restorer::restore_until_one_has_begun;
 use rekindle_e2e::{Folder, Options, Platform, host, kinds, until};
 use serde_json::{Value, json};
 
@@ -193,13 +194,7 @@ fn what_a_program_fails_at_criu_restores_and_the_program_is_tried_again() {
     assert_eq!((last, by[0]), (json!(7), 3.0));
 
     // What had begun is lost, and the program restores anew.
-    until("a restore that has begun", Duration::from_secs(90), || {
-        platform.fresh("restored", "fails", "/").ok();
-        until("sandboxes furnished anew", Duration::from_secs(30), || {
-            (platform.worker_metric("rekindle_sandboxes_furnished") > 1.9).then_some(())
-        });
-        (platform.worker_metric("rekindle_sandboxes_begun") > 0.9).then_some(())
-    });
+    restore_until_one_has_begun(&platform, "fails", "/");
     let begun = platform.worker_metric("rekindle_restores_begun_total");
     let before = completed(&platform);
     for pid in host::begun(platform.pid()) {
