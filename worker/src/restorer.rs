@@ -144,7 +144,7 @@ pub(crate) struct ProgramStart {
 
 /// A program that has its memory and files, and waits for the restore to begin. Nothing of its process has run.
 pub(crate) struct BegunProgram {
-    pub(crate) program: Arc<RestoreProgram>,
+    program: Arc<RestoreProgram>,
     pager: Pager,
     process: RunningHollow,
     start: StartSignal,
@@ -258,7 +258,12 @@ impl ProgramRun {
         let furnish = async {
             futures::try_join!(sandbox.load_files(&archive), sandbox.begin_program(clocks))?;
             signal.files_are_there();
-            hand_over(&sandbox, signal, linked).await
+            signal.start();
+            // The hollow process opens no file through a link, whether mounts would let it or not.
+            sandbox.follow_links().await?;
+            // If nobody waits for it, filling has failed.
+            let _told = linked.send(());
+            Ok(())
         };
         // On failure the hollow process is told to give up, so filling ends.
         let furnished: Result<(), RunError> = furnish.await;
@@ -271,28 +276,18 @@ impl ProgramRun {
     /// # Errors
     /// As [`Self::run`].
     pub(crate) async fn go_on(self, begun: BegunProgram) -> Result<Pager, RunError> {
-        let BegunProgram {
-            program,
-            pager,
-            process,
-            start,
-            has_file_pages: _,
-        } = begun;
-        let (sandbox, clocks) = (Arc::clone(&self.sandbox), self.clocks);
-        let (linked, may_follow) = oneshot::channel();
-        let span = Span::current();
+        self.sandbox.begin_program(self.clocks).await?;
+        begun.start.start();
+        self.sandbox.follow_links().await?;
+        let (program, process, span) = (begun.program, begun.process, Span::current());
         let finishing = tokio::task::spawn_blocking(move || {
             let _in = span.enter();
-            self.finish(process, FilesReady(Some(may_follow)))
+            self.finish(process, FilesReady(None))
         });
-        let furnish = async {
-            sandbox.begin_program(clocks).await?;
-            hand_over(&sandbox, start, linked).await
-        };
-        let furnished: Result<(), RunError> = furnish.await;
         let finished = finishing.await?;
-        let done = furnished.and(finished);
-        done.map(|()| pager).map_err(|error| error.naming_operation(&program))
+        finished
+            .map(|()| begun.pager)
+            .map_err(|error| error.naming_operation(&program))
     }
 
     fn finish(self, mut process: RunningHollow, mut files: FilesReady) -> Result<(), RunError> {
@@ -306,16 +301,6 @@ impl ProgramRun {
         (self.record)("resume", resuming.elapsed());
         Ok(())
     }
-}
-
-/// Tells the hollow process that the restore begins, and who waits for `linked` that the private files are there.
-async fn hand_over(sandbox: &Sandbox, start: StartSignal, linked: oneshot::Sender<()>) -> Result<(), RunError> {
-    start.start();
-    // The hollow process opens no file through a link, whether mounts would let it or not.
-    sandbox.follow_links().await?;
-    // If nobody waits for it, filling has failed.
-    let _told = linked.send(());
-    Ok(())
 }
 
 #[cfg(test)]

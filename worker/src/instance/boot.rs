@@ -111,7 +111,7 @@ impl Booter {
         // Others may have failed meanwhile.
         self.pauses.admit(spec, Instant::now())?;
         let name = instance.sandbox_name();
-        let isolated = instance.phase("sandbox", self.isolator.isolate_with(instance, &name, files));
+        let isolated = instance.phase("sandbox", self.isolator.isolate_with(None, instance, &name, files));
         let isolated = isolated.await?;
         // There is nothing to restore.
         if let Some(criu) = isolated.criu {

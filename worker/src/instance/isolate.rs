@@ -67,7 +67,7 @@ impl Isolator {
     /// The same as those of both.
     pub async fn isolate(&self, instance: &Instance, group: &str) -> Result<IsolatedProcess, ApiError> {
         let files = self.fetch(instance).await?;
-        self.isolate_with(instance, group, files).await
+        self.isolate_with(None, instance, group, files).await
     }
 
     /// The same for a restore from this snapshot, which may have begun in the sandbox.
@@ -81,7 +81,7 @@ impl Isolator {
         group: &str,
     ) -> Result<IsolatedProcess, ApiError> {
         let files = self.fetch(instance).await?;
-        self.isolate_as(Some(snapshot), instance, group, files).await
+        self.isolate_with(Some(snapshot), instance, group, files).await
     }
 
     /// Fetches the instance's files: its root filesystem and its layer, in this order.
@@ -109,20 +109,12 @@ impl Isolator {
         Ok([rootfs, app])
     }
 
-    /// Takes a sandbox with these files for `instance` and gives its control group the name `group`.
+    /// Takes a sandbox with these files for `instance` and gives its control group the name `group`. A restore from
+    /// `snapshot` may have begun in it.
     ///
     /// # Errors
     /// Returns what the host refuses, as a fault of the platform.
     pub(super) async fn isolate_with(
-        &self,
-        instance: &Instance,
-        group: &str,
-        files: [LayerUse; 2],
-    ) -> Result<IsolatedProcess, ApiError> {
-        self.isolate_as(None, instance, group, files).await
-    }
-
-    async fn isolate_as(
         &self,
         snapshot: Option<&SnapshotId>,
         instance: &Instance,

@@ -138,12 +138,6 @@ impl SnapshotRestorer {
     }
 }
 
-/// Whether a copy has the pages of files that copies touch first.
-enum FilePagesAre {
-    Mapped,
-    Unmapped,
-}
-
 /// A restore of one instance from its snapshot.
 struct SnapshotRestore<'a> {
     by: &'a SnapshotRestorer,
@@ -206,7 +200,7 @@ impl<'a> SnapshotRestore<'a> {
             archive: self.snapshot.images.archive(),
             clocks: self.snapshot.clocks,
             pages,
-            last: Box::new(self.last_work(&isolated.sandbox, FilePagesAre::Unmapped)),
+            last: Box::new(self.last_work(&isolated.sandbox, false)),
             record: self.instance.inner_phase_recorder(),
         };
         let ran = restore.run(hollow, isolated, &self.by.metrics);
@@ -229,14 +223,10 @@ impl<'a> SnapshotRestore<'a> {
         };
         let lost = begun.on_lost.replace(self.on_lost(&isolated.sandbox));
         lost.map_err(|e| restore_failed("wait for it", &e))?;
-        let file_pages = match begun.program.has_file_pages {
-            true => FilePagesAre::Mapped,
-            false => FilePagesAre::Unmapped,
-        };
         let run = ProgramRun {
             sandbox: Arc::clone(&isolated.sandbox),
             clocks: self.snapshot.clocks,
-            last: Box::new(self.last_work(&isolated.sandbox, file_pages)),
+            last: Box::new(self.last_work(&isolated.sandbox, begun.program.has_file_pages)),
             record: self.instance.inner_phase_recorder(),
         };
         let ran = self
@@ -334,10 +324,7 @@ impl<'a> SnapshotRestore<'a> {
                 eager_bytes: Some(self.snapshot.eager_bytes),
                 memory: Some(memory),
                 last: {
-                    let (last, cgroup) = (
-                        self.last_work(&prepared.sandbox, FilePagesAre::Unmapped),
-                        Arc::clone(&prepared.cgroup),
-                    );
+                    let (last, cgroup) = (self.last_work(&prepared.sandbox, false), Arc::clone(&prepared.cgroup));
                     Box::new(move || last(processes_in(&cgroup)?))
                 },
                 record: self.instance.inner_phase_recorder(),
@@ -353,7 +340,7 @@ impl<'a> SnapshotRestore<'a> {
     fn last_work(
         &self,
         sandbox: &Sandbox,
-        file_pages: FilePagesAre,
+        has_file_pages: bool,
     ) -> impl FnOnce(HostPids) -> Result<(), StageError> + Send + use<> {
         let snapshot = Arc::clone(&self.snapshot);
         let (metrics, instance) = (Arc::clone(&self.by.metrics), Arc::clone(self.instance));
@@ -362,7 +349,7 @@ impl<'a> SnapshotRestore<'a> {
             let took = randomness::write(&hosts, &snapshot.notes.generators, &metrics)?;
             instance.inner_phases.lock().push(("generators", took));
             device_numbers::write(&hosts, init, &snapshot.notes.file_numbers)?;
-            if let (FilePagesAre::Unmapped, Some(file_pages)) = (file_pages, snapshot.file_pages.get()) {
+            if let Some(file_pages) = snapshot.file_pages.get().filter(|_| !has_file_pages) {
                 let began = Instant::now();
                 let mapped = file_pages.map(&hosts);
                 let took = began.elapsed();

@@ -367,7 +367,7 @@ impl RuntimeBooter {
         let turn = self.start_limiter.take(&instance.spec.function, StartKind::Restored);
         let permit = instance.phase("turn", turn).await;
         let name = instance.sandbox_name();
-        let isolated = instance.phase("sandbox", self.isolator.isolate_with(instance, &name, files));
+        let isolated = instance.phase("sandbox", self.isolator.isolate_with(None, instance, &name, files));
         let isolated = isolated.await?;
         let notes = CaptureNotes::read(scratch.path()).map_err(|e| restore_failed("read the notes", &e))?;
         let editing = |e: EditError| restore_failed("edit the images", &e);
