@@ -118,7 +118,7 @@ provider() {
 case ${1:-} in
 parser | linters | provider) "$1" ;;
 *)
-    sed -n '3,5s/^# //p' "$0" >&2
+    sed -n '4,7s/^# //p' "$0" >&2
     exit 2
     ;;
 esac
