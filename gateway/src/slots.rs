@@ -433,7 +433,10 @@ impl Slots {
                 let doomed = match error.code {
                     ErrorCode::FunctionNotFound | ErrorCode::NotFound => waiting.waiters.len(),
                     // The ask took its whole time: later waiters may go on waiting.
-                    ErrorCode::Throttled | ErrorCode::QuotaExceeded | ErrorCode::NoCapacity
+                    ErrorCode::Throttled
+                    | ErrorCode::QuotaExceeded
+                    | ErrorCode::NoCapacity
+                    | ErrorCode::Unavailable
                         if took >= waited_enough =>
                     {
                         let old = |w: &&Waiter| w.since.elapsed() >= waited_enough;

@@ -90,7 +90,7 @@ async fn answer(scheduler: &Scheduler, request: PlacementRequest, was_queued: &m
         let mut state = scheduler.state();
         let now = scheduler.now();
         for gone in &request.gone {
-            state.fleet.forget(gone, now);
+            state.fleet.found_gone(gone, &ask.gateway, now);
         }
         let live = state.catalog.wanted(&wanted.function, wanted.version)?;
         check_force(&live, request.force)?;

@@ -166,15 +166,19 @@ async fn run(config: Config, listener: TcpListener, shutdown: BoxFuture<'static,
             () = finish(serving, led.as_ref()) => Ok(()),
         },
     };
+    if result.is_err() {
+        front.resign();
+    }
     renewing.abort();
     hearing.abort();
     if let Some(led) = led {
         led.end().await;
     }
+    // A database that is away would be waited for.
     if result.is_ok() {
         leadership.step_down().await;
+        store.close().await;
     }
-    store.close().await;
     result
 }
 

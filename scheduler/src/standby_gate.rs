@@ -34,6 +34,11 @@ impl StandbyGate {
         *self.api.write() = Some(api);
     }
 
+    /// Serves no more: another may lead.
+    pub(crate) fn resign(&self) {
+        *self.api.write() = None;
+    }
+
     /// Records the address of the scheduler that leads.
     pub(crate) fn stand_by(&self, leader: &str) {
         *self.leader.write() = Some(leader.to_owned());

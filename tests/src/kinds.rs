@@ -33,7 +33,8 @@ pub fn known() -> Vec<Kind> {
             UNLINKED,
             json!({
                 "held": "held", "child": "sparse", "shared": 6, "again": "sparse", "links": true,
-                "about": ["0o100640", 0, 8198, 8, 7.25], "named": [1, true], "same": true, "pipes": ["", true, ""],
+                "about": ["0o100640", 0, 8198, 8, 7.25], "named": [1, true], "same": true, "changed": true,
+                "pipes": ["", true, ""],
             }),
         ),
         connected(),
@@ -120,7 +121,7 @@ pub fn of_criu() -> Kind {
 
 /// Threads, a child, timers, signals, locks and descriptors of each kind that programs know.
 const KINDS: &str = r#"
-import ctypes, fcntl, mmap, os, select, signal, socket, struct, threading, time
+import ctypes, fcntl, mmap, os, select, signal, socket, struct, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 timer = libc.timerfd_create(1, os.O_NONBLOCK)
 assert libc.timerfd_settime(timer, 0, struct.pack("4q", 1, 0, 0, 1), None) == 0
@@ -148,6 +149,12 @@ for _ in range(2):
     posix = ctypes.c_void_p()
     assert libc.timer_create(1, struct.pack("Qii48x", 0, signal.SIGRTMIN, 0), ctypes.byref(posix)) == 0
 assert libc.timer_settime(posix, 0, struct.pack("4q", 0, 10**8, 0, 10**8), None) == 0
+# Its stack is larger than a huge page.
+nested = []
+for _ in range(30_000):
+    nested = [nested]
+sys.setrecursionlimit(1 << 16)
+repr(nested)
 guarded = mmap.mmap(-1, 1 << 16, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 guarded.write(b"g" * (1 << 16))
 libc.madvise(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(guarded)) + 8192), 4096, 102)
@@ -219,6 +226,7 @@ if os.fork() == 0:
         shared[0] += 1
         os.write(up[1], os.pread(number, 6, 8192))
 before = sorted(os.listdir("/tmp") + os.listdir("/dev/shm"))
+changed = os.stat("/dev/shm").st_mtime_ns
 
 def is_broken():
     try:
@@ -239,6 +247,7 @@ def handler(event, context):
         "about": [oct(about.st_mode), about.st_nlink, about.st_size, about.st_blocks, about.st_mtime],
         "named": [os.stat("/tmp/second").st_nlink, os.path.samestat(os.fstat(named), os.stat("/tmp/second"))],
         "same": before == sorted(os.listdir("/tmp") + os.listdir("/dev/shm")),
+        "changed": os.stat("/dev/shm").st_mtime_ns == changed,
         "pipes": [os.read(end_of_input, 1).decode(), is_broken(), alone.recv(1).decode()],
     }
 "#;

@@ -24,6 +24,7 @@ use rekindle_criu::StageError;
 use rekindle_init::protocol::Clocks;
 use rekindle_pager::{AheadPage, Pager, PagerError, PreparedMemory, StoppedProcess};
 use rekindle_telemetry::record_past;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 use tracing::Span;
@@ -237,6 +238,7 @@ impl ProgramRun {
         let began = Instant::now();
         let (ordered, signal) = start.order(hollow)?;
         let program = Arc::clone(&start.program);
+        let changes_directories = program.changes_directories();
         let (linked, may_follow) = oneshot::channel();
         let span = Span::current();
         let filling = tokio::task::spawn_blocking(move || {
@@ -252,7 +254,7 @@ impl ProgramRun {
             let registering = Instant::now();
             let pager = start.fill(memory)?;
             (self.record)("working-set", registering.elapsed());
-            self.finish(process, files)?;
+            self.finish(process, files, changes_directories)?;
             Ok(pager)
         });
         let furnish = async {
@@ -260,7 +262,9 @@ impl ProgramRun {
             signal.files_are_there();
             signal.start();
             // The hollow process opens no file through a link, whether mounts would let it or not.
-            sandbox.follow_links().await?;
+            if !changes_directories {
+                sandbox.follow_links().await?;
+            }
             // If nobody waits for it, filling has failed.
             let _told = linked.send(());
             Ok(())
@@ -278,11 +282,14 @@ impl ProgramRun {
     pub(crate) async fn go_on(self, begun: BegunProgram) -> Result<Pager, RunError> {
         self.sandbox.begin_program(self.clocks).await?;
         begun.start.start();
-        self.sandbox.follow_links().await?;
         let (program, process, span) = (begun.program, begun.process, Span::current());
+        let changes_directories = program.changes_directories();
+        if !changes_directories {
+            self.sandbox.follow_links().await?;
+        }
         let finishing = tokio::task::spawn_blocking(move || {
             let _in = span.enter();
-            self.finish(process, FilesReady(None))
+            self.finish(process, FilesReady(None), changes_directories)
         });
         let finished = finishing.await?;
         finished
@@ -290,12 +297,22 @@ impl ProgramRun {
             .map_err(|error| error.naming_operation(&program))
     }
 
-    fn finish(self, mut process: RunningHollow, mut files: FilesReady) -> Result<(), RunError> {
+    /// Lets the processes run. What they have changed in directories shall not be seen in these.
+    fn finish(
+        self,
+        mut process: RunningHollow,
+        mut files: FilesReady,
+        changes_directories: bool,
+    ) -> Result<(), RunError> {
         let resuming = Instant::now();
         // First what may take longer than the hollow process is waited for: the files that it waits for.
         files.wait()?;
         // All memory is mapped by then.
         process.ready()?;
+        if changes_directories {
+            // This also sets the times of directories.
+            Handle::current().block_on(self.sandbox.follow_links())?;
+        }
         (self.last)(std::mem::take(&mut process.hosts)).map_err(RunError::Last)?;
         process.go()?;
         (self.record)("resume", resuming.elapsed());

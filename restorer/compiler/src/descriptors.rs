@@ -468,7 +468,9 @@ impl<'a> PipeContents<'a> {
     }
 
     fn make_room(&self, b: &mut Builder, end: u32) {
-        if self.room != PIPE_BYTES {
+        // One that is filled is made as large as it was, or fails: a user who has many gets small ones, and to fill these
+        // would wait for a reader.
+        if self.room != PIPE_BYTES || !self.bytes.is_empty() {
             b.op(Code::Room, end, [self.room.into()]);
         }
     }

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use rekindle_restore_program::{Code, PROCESSES_MAX, RESIDUE_MAX, rights, window};
-use rekindle_verify::messages::RegularFile;
+use rekindle_verify::messages::{FileEntry, Mm, RegularFile};
 use rekindle_verify::{Process, Verified};
 
 use builder::Builder;
@@ -127,6 +127,8 @@ pub struct Compiled {
     pub program: Vec<u8>,
     /// Ids of its processes, in order.
     pub pids: Vec<u32>,
+    /// Whether it gives files names, or takes them away. Directories have other times then.
+    pub changes_directories: bool,
     /// Addresses that its processes use.
     mapped: Vec<Range<u64>>,
 }
@@ -202,8 +204,15 @@ pub fn compile(source: CompilerInput<'_>) -> Result<Compiled, Refusal> {
     Ok(Compiled {
         program,
         pids: processes.iter().map(|p| p.tree.pid).collect(),
+        changes_directories: !images.remaps.is_empty() || images.files.values().any(is_bound_to_file),
         mapped: mappings.map(|vma| vma.start..vma.end).collect(),
     })
+}
+
+/// Whether it is a socket with a name on a file system.
+fn is_bound_to_file(file: &FileEntry) -> bool {
+    let name = file.usk.as_ref().and_then(|socket| socket.name.first());
+    name.is_some_and(|first| *first != 0)
 }
 
 /// Waits for the private files. Then gives them the names, and makes the memory files, that others need.
@@ -265,11 +274,12 @@ fn one(b: &mut Builder, source: CompilerInput<'_>, number: usize, plan: &Restore
     if !numbers.is_empty() {
         b.op(Code::CloseRange, numbers.start, [numbers.end.into()]);
     }
-    descriptors::locks(b, source.images, process)?;
     descriptors::directories(b, source.images, process)?;
     if is_single && !has_timers {
         start(b, source)?;
     }
+    // Others would wait for those of a copy that nobody has asked for.
+    descriptors::locks(b, source.images, process)?;
     task::compile(b, process)?;
     for thread in &process.threads {
         task::thread(b, source, thread)?;
@@ -285,7 +295,9 @@ fn one(b: &mut Builder, source: CompilerInput<'_>, number: usize, plan: &Restore
         0 => names::take(b, source, counter)?,
         _ => names::count(b, source, counter),
     }
-    b.op(Code::Wait, 0, []);
+    let disables_huge_pages = |mm: &Mm| mm.thp_disabled == Some(true);
+    let has_huge_pages = !process.memory.as_ref().is_some_and(disables_huge_pages);
+    b.op(Code::Wait, has_huge_pages.into(), []);
     Ok(())
 }
 

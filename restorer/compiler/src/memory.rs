@@ -310,7 +310,6 @@ fn kernel_pages(b: &mut Builder, source: CompilerInput<'_>, number: usize, mm: &
 
 /// The fields of the memory descriptor: the kernel's `prctl_mm_map`.
 fn fields(b: &mut Builder, source: CompilerInput<'_>, process: &Process, mm: &Mm) -> Result<(), Refusal> {
-    const THP_DISABLE: u32 = 41;
     let refuse = |what| Refusal::Process(process.tree.pid, what);
     if mm.dumpable.is_some_and(|dumpable| dumpable != 1) {
         return Err(refuse("memory that may not be dumped"));
@@ -340,8 +339,5 @@ fn fields(b: &mut Builder, source: CompilerInput<'_>, process: &Process, mm: &Mm
     ]);
     b.op(Code::Memory, 0, [map, auxv]);
     b.op(Code::Close, 0, []);
-    if mm.thp_disabled == Some(true) {
-        b.op(Code::Control, THP_DISABLE, [1]);
-    }
     Ok(())
 }

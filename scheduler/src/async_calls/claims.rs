@@ -1,6 +1,5 @@
 //! Hands calls and callbacks to gateways.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rekindle_wire::asynchronous::{CLAIM_MAX, ClaimRequest, ClaimedCall, ClaimedCallback, Claims, Renewal};
@@ -31,7 +30,7 @@ pub(crate) async fn claim(scheduler: &Scheduler, request: &ClaimRequest) -> Resu
             return Ok(claims);
         }
         let (waiting, _) = scheduler.calls.queues().has_work();
-        let for_later = waiting || scheduler.calls.callbacks.load(Ordering::Relaxed);
+        let for_later = waiting || scheduler.calls.posts.may_exist();
         let look_again = if for_later { until.min(now + TICK) } else { until };
         drop(tokio::time::timeout_at(look_again, work).await);
     }
@@ -72,7 +71,7 @@ async fn take(scheduler: &Scheduler, request: &ClaimRequest) -> Result<Claims, S
             }
         }
     }
-    if request.callbacks > 0 && scheduler.calls.callbacks.load(Ordering::Relaxed) {
+    if request.callbacks > 0 && scheduler.calls.posts.may_exist() {
         let again = now_unix_ms.saturating_add_unsigned(ms(CALLBACK_HOLDS));
         let due = scheduler
             .store

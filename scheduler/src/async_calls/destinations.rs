@@ -2,7 +2,6 @@
 //! The idempotency key of such a call is the end that it tells of. So a leader that is killed between queueing it and
 //! noting that tells nothing twice. Events for addresses are claimed and posted by gateways.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rekindle_wire::asynchronous::CallbackOutcome;
@@ -45,7 +44,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
 
 /// Tells those that are due. Returns how many those were.
 async fn look(scheduler: &Scheduler) -> Result<usize, StoreError> {
-    if !scheduler.calls.callbacks.load(Ordering::Relaxed) {
+    if !scheduler.calls.posts.may_exist() {
         return Ok(0);
     }
     let now = unix_ms();

@@ -1,7 +1,5 @@
 //! Processes the outcomes that gateways report of calls and callbacks.
 
-use std::sync::atomic::Ordering;
-
 use rekindle_wire::CallId;
 use rekindle_wire::asynchronous::{AttemptOutcome, CallOutcome, CallbackOutcome};
 use rekindle_wire::clock::unix_ms;
@@ -62,7 +60,7 @@ pub(crate) async fn end(scheduler: &Scheduler, outcome: CallOutcome) -> Result<(
                 metrics.dead(function.as_str(), error.code.as_str());
             }
             if row.call.callback.is_some() || row.has_destination {
-                scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+                scheduler.calls.posts.note();
             }
             scheduler.calls.ended.notify_waiters();
         }

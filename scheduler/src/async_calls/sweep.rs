@@ -2,7 +2,6 @@
 //! the counts.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rekindle_wire::asynchronous::CallState;
@@ -39,7 +38,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
             if !renewed {
                 let until = unix_ms().saturating_add_unsigned(ms(CLAIM_HOLDS));
                 scheduler.store.renew_all_calls(until).await?;
-                scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+                scheduler.calls.posts.note();
                 renewed = true;
             }
             let there_is_work = sweep(&scheduler).await?;
@@ -100,15 +99,18 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
             metrics.dead(function.as_str(), ErrorCode::Expired.as_str());
         }
         if !expired.is_empty() {
-            scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+            scheduler.calls.posts.note();
             scheduler.calls.ended.notify_waiters();
         }
         scheduler.calls.work.notify_waiters();
     }
-    // A call that ends during this check sets the flag itself.
-    scheduler.calls.callbacks.store(false, Ordering::Relaxed);
-    if scheduler.store.has_posts().await? {
-        scheduler.calls.callbacks.store(true, Ordering::Relaxed);
+    let noted = scheduler.calls.posts.noted();
+    if !scheduler.store.has_posts().await? {
+        scheduler.calls.posts.none_found(noted);
+    } else if noted == 0 {
+        scheduler.calls.posts.note();
+        scheduler.calls.ended.notify_waiters();
+        scheduler.calls.work.notify_waiters();
     }
     Ok(waiting || running)
 }

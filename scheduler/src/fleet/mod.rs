@@ -330,6 +330,16 @@ impl Fleet {
         Some(gone)
     }
 
+    /// Forgets an instance that a gateway found gone where it had leased it. One that moves, or has moved since, is gone
+    /// only from there.
+    pub(crate) fn found_gone(&mut self, id: &InstanceId, gateway: &GatewayId, now: Millis) {
+        let leased_by = |i: &Instance| i.lease.as_ref().is_some_and(|lease| lease.gateway == *gateway);
+        let instance = self.instances.get(id);
+        if instance.is_some_and(|i| i.moving.is_none() && leased_by(i)) {
+            self.forget(id, now);
+        }
+    }
+
     /// Address of the worker that the instance is on.
     pub(crate) fn address_of(&self, instance: &InstanceId) -> Option<String> {
         let site = self.instances.sites().get(&self.instances.get(instance)?.worker)?;

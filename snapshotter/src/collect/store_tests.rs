@@ -271,7 +271,11 @@ impl ConcurrentHistory {
 #[tokio::test(flavor = "multi_thread")]
 async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is_wanted() {
     let mut totals = [0; 8];
-    for (seed, delay) in (0..9).zip(DELAYS.into_iter().cycle()) {
+    for (seed, delay) in (0..27).zip(DELAYS.into_iter().cycle()) {
+        // How often each happens is a matter of time, too.
+        if seed >= 9 && totals.iter().all(|n| *n > 10) {
+            break;
+        }
         let mut dice = Dice(seed);
         let crowd = ConcurrentHistory::start(&mut dice, delay).await;
         let mut another = || Dice(dice.roll(u64::MAX));
@@ -290,11 +294,14 @@ async fn real_publishers_and_collections_that_die_at_random_lose_nothing_that_is
         for id in crowd.server.store.list_folders(keys::SNAPSHOTS).await.unwrap() {
             let id: SnapshotId = id.parse().unwrap();
             match crowd.server.store.get(&keys::manifest(&id)).await {
-                Ok(_) => {
-                    crowd.alive.0.lock().insert(id.clone());
-                    crowd.read(&id).await;
-                }
-                Err(error) => assert!(error.is_not_found(), "{error}"),
+                Ok(_) => {}
+                Err(error) if error.is_not_found() => continue,
+                Err(error) => panic!("{error}"),
+            }
+            if let Err(what) = read_all(&crowd.server.store, &id).await {
+                // What a collection had asked for when it was cut off may be done only now, its manifest first.
+                let manifest = crowd.server.store.get(&keys::manifest(&id)).await;
+                assert!(manifest.is_err_and(|e| e.is_not_found()), "{id} is there: {what:?}");
             }
         }
         for (total, count) in totals.iter_mut().zip(*crowd.counts.lock()) {

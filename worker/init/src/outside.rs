@@ -137,6 +137,7 @@ pub fn prepare(common: &HostPaths) -> Result<(), OutsideError> {
     let none = None::<&Path>;
     let call = |what| move |e| OutsideError::Call(what, e);
     reset_priority().map_err(call("have sandboxes begin with the usual priority"))?;
+    be_killed_like_others().map_err(|e| OutsideError::Io("have sandboxes killed like others", e))?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(call("make a mount namespace"))?;
     // The host's later unmounts propagate here. Nothing propagates from here to the host.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
@@ -170,6 +171,16 @@ fn reset_priority() -> Result<(), Errno> {
         // A worker without permission has been given its priority on purpose.
         Ok(()) | Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(()),
         Err(e) => Err(Errno::from_raw(e.raw_os_error())),
+    }
+}
+
+/// The worker may be protected when memory is short, but no sandbox is. Who may protect it, makes that the least here.
+fn be_killed_like_others() -> io::Result<()> {
+    const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
+    let now = fs::read_to_string(ADJUSTMENT)?;
+    match now.trim().parse::<i32>() {
+        Ok(now) if now >= 0 => Ok(()),
+        _ => fs::write(ADJUSTMENT, "0"),
     }
 }
 

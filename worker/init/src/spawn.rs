@@ -163,7 +163,6 @@ fn become_function(
     // A privileged worker must not pass its privileges to the function.
     lower_limit(Resource::RLIMIT_NICE, 0)?;
     lower_limit(Resource::RLIMIT_RTPRIO, 0)?;
-    be_killed_like_others()?;
     chdir(order.cwd.as_str())
         .map_err(|e| io::Error::other(format!("the working directory {} cannot be entered: {e}", order.cwd)))?;
     caps::clear(None, CapSet::Bounding).map_err(io::Error::other)?;
@@ -182,16 +181,6 @@ fn become_function(
 fn default_sigpipe() -> io::Result<()> {
     // SAFETY: no handler is set or replaced.
     Ok(unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }.map(drop)?)
-}
-
-/// The worker may be protected when memory is short, but the function is not.
-fn be_killed_like_others() -> io::Result<()> {
-    const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
-    let now = std::fs::read_to_string(ADJUSTMENT)?;
-    match now.trim().parse::<i32>() {
-        Ok(now) if now >= 0 => Ok(()),
-        _ => std::fs::write(ADJUSTMENT, "0"),
-    }
 }
 
 fn lower_limit(resource: Resource, limit: u64) -> io::Result<()> {

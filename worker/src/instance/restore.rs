@@ -25,7 +25,7 @@ use super::begin::{BegunSnapshot, SnapshotBeginning};
 use super::by_program::{ProgramRestore, go_on};
 use super::hooks::{Hook, call_hook};
 use super::isolate::Isolator;
-use super::lifecycle::Instance;
+use super::lifecycle::{Instance, gone};
 use super::lost_page::kill_on_lost_page;
 use super::registry::Instances;
 use super::restored_memory::restored_memory;
@@ -100,6 +100,8 @@ impl SnapshotRestorer {
                     self.metrics.begun.with([]).inc();
                     return restore.restored_by_program(restored).await;
                 }
+                // Who stops an instance ends its sandbox.
+                Err(_) if !instance.is_starting() => return Err(gone()),
                 Err(error) => {
                     let instance = &instance.id;
                     tracing::warn!(%instance, %error, "a restore that had begun failed: another one begins");
@@ -114,6 +116,7 @@ impl SnapshotRestorer {
                     drop(permit);
                     return restore.restored_by_program(restored).await;
                 }
+                Err(_) if !instance.is_starting() => return Err(gone()),
                 Err(error) => {
                     program.failed();
                     let instance = &instance.id;
@@ -229,11 +232,12 @@ impl<'a> SnapshotRestore<'a> {
             last: Box::new(self.last_work(&isolated.sandbox, begun.program.has_file_pages)),
             record: self.instance.inner_phase_recorder(),
         };
-        let ran = self
-            .instance
-            .phase("restorer", go_on(run, begun.program, isolated))
-            .await;
-        let processes = ran.inspect_err(|_| program.failed_to_begin())?;
+        let going_on = go_on(run, begun.program, isolated);
+        let gone_on = self.instance.phase("restorer", going_on).await;
+        if gone_on.is_err() && self.instance.is_starting() {
+            program.failed_to_begin();
+        }
+        let processes = gone_on?;
         tracing::Span::current().record("rekindle.begun", true);
         Ok((processes, begun.working_set))
     }

@@ -169,6 +169,11 @@ impl RestoreProgram {
         &self.compiled.pids
     }
 
+    /// Returns whether its processes give files names, or take them away.
+    pub(crate) fn changes_directories(&self) -> bool {
+        self.compiled.changes_directories
+    }
+
     /// Returns the name of an operation, counted from 1, of the process with this id in the sandbox.
     pub(crate) fn operation(&self, pid: u32, number: u32) -> Option<String> {
         let process = self.pids().iter().position(|other| *other == pid)?;

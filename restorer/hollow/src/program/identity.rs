@@ -20,6 +20,7 @@ mod option {
     pub(super) const KEEPCAPS: u64 = 8;
     pub(super) const DROP_BOUNDING: u64 = 24;
     pub(super) const NO_NEW_PRIVS: u64 = 38;
+    pub(super) const THP_DISABLE: u64 = 41;
 }
 
 /// Sets effective and permitted capabilities.
@@ -52,8 +53,15 @@ pub(crate) fn prepare() -> Outcome {
     call!(nr::SETRESUID, USER, USER, USER)?;
     call!(nr::PRCTL, option::KEEPCAPS, 0)?;
     call!(nr::PRCTL, option::DUMPABLE, 1)?;
+    // A huge page would have zeros for the pages beside what is read before the pager serves them.
+    have_huge_pages(false)?;
     use_all()?;
     call!(nr::UNSHARE, NEW_TIME)
+}
+
+/// Lets the kernel make huge pages of this process's memory, where it is set up to, or not.
+pub(crate) fn have_huge_pages(are_had: bool) -> Outcome {
+    call!(nr::PRCTL, option::THP_DISABLE, u64::from(!are_had), 0, 0, 0)
 }
 
 /// Uses all rights that a hollow process has.

@@ -208,12 +208,16 @@ impl ProgramRun {
                 self.order.close_others(self.program.header().descriptors_end.into())?;
                 identity::drop_all()?;
                 self.order.say(HollowReport::Ready)?;
-                self.order.wait()
+                self.order.wait()?;
+                identity::have_huge_pages(op.a != 0)
             }
             Code::Filter => {
                 let filter = [a, self.part(b, a * 8)?.as_ptr() as u64];
-                // In all threads, which also get `no_new_privs`.
-                call!(nr::SECCOMP, 1, 1, filter.as_ptr())
+                // In all threads, which also get `no_new_privs`. Answers with a thread's id if it has another.
+                match call!(nr::SECCOMP, 1, 1, filter.as_ptr())? {
+                    0 => Ok(0),
+                    _ => Err(EINVAL),
+                }
             }
             Code::Barrier => call!(nr::MEMBARRIER, a, 0, 0),
             Code::Lock => lock(a, op.args),

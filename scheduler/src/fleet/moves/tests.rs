@@ -197,6 +197,26 @@ fn what_cannot_move_is_told_why() {
 }
 
 #[test]
+fn what_a_gateway_found_gone_where_it_was_is_there_after_a_move() {
+    let (hello, mut fleet) = (hello(), two_workers());
+    let [ours, other] = ["g-a", "g-b"].map(|id| id.parse().unwrap());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    let gone = |fleet: &mut Fleet, gateway, now| {
+        fleet.found_gone(&id, gateway, Millis(now));
+        !fleet.instances.contains_key(&id)
+    };
+    assert!(!gone(&mut fleet, &ours, 2), "nobody has leased it");
+    fleet.grant(&id, &ours, &hello, Millis(3));
+    assert!(!gone(&mut fleet, &other, 4));
+    fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert!(!gone(&mut fleet, &ours, 5));
+    fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(6));
+    assert!(!gone(&mut fleet, &ours, 7));
+    fleet.grant(&id, &ours, &hello, Millis(8));
+    assert!(gone(&mut fleet, &ours, 9));
+}
+
+#[test]
 fn a_copy_is_an_instance_of_its_own() {
     let (hello, mut fleet) = (live(spec("hello", 1, 30, 1, 5)), two_workers());
     let id = ready(&mut fleet, "i-a", &hello, Millis(1));

@@ -176,7 +176,8 @@ impl Store {
     }
 
     /// Records the outcome of an attempt to tell somebody: done, due again at some time, or failed for good. The
-    /// attempt is known by its number and, as a call may end again, by when the call had ended.
+    /// attempt is known by its number and, as a call may end again, by when the call had ended. Returns whether it was
+    /// recorded: what is over already, is not.
     pub(crate) async fn end_post(
         &self,
         post: CallNotification,
@@ -201,7 +202,7 @@ impl Store {
         };
         let sql = format!(
             "UPDATE async_calls SET {0}_state = $1, {0}_due_unix_ms = $2, {0}_error = $3{body} \
-             WHERE id = $4 AND {0}_attempts = $5 AND state IN ('done', 'dead') \
+             WHERE id = $4 AND {0}_attempts = $5 AND {0}_state IS NULL AND state IN ('done', 'dead') \
              AND finished_unix_ms = COALESCE($6, finished_unix_ms)",
             post.column()
         );

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::demand::Demand;
 use super::furnished::{FurnishedSandboxes, LackingSandbox, ReadySandboxes, SandboxContents};
+use super::FunctionState;
 use super::maker::{EmptySandbox, MakeError, SandboxMaker, end};
 use crate::host::cgroup::SpareCounts;
 
@@ -114,7 +115,8 @@ impl SandboxPool {
 
     /// Takes a sandbox that was furnished like this ahead.
     pub(crate) fn take_furnished(&self, contents: &SandboxContents) -> Option<EmptySandbox> {
-        let taken = self.furnished.lock().take(contents, |empty| empty.begun.is_some())?;
+        let take = || self.furnished.lock().take(contents, |empty| empty.begun.is_some());
+        let taken = living(take)?;
         self.note_taken(true);
         Some(taken)
     }
@@ -143,7 +145,7 @@ impl SandboxPool {
     /// # Errors
     /// Returns an error when a sandbox must be created and cannot be.
     pub async fn take(&self) -> Result<EmptySandbox, MakeError> {
-        let ready = self.ready.lock().pop();
+        let ready = living(|| self.ready.lock().pop());
         self.note_taken(ready.is_some());
         match ready {
             Some(ready) => Ok(ready),
@@ -279,6 +281,17 @@ impl SandboxPool {
 }
 
 /// Ends sandboxes that nobody needs, and lets go of what was in them.
+/// Takes the first that has not died while it waited, as of a host without memory.
+fn living(take: impl Fn() -> Option<EmptySandbox>) -> Option<EmptySandbox> {
+    std::iter::from_fn(take).find(|empty| {
+        let state = *empty.sandbox.function_state().borrow();
+        if state != FunctionState::Alive {
+            tracing::warn!(?state, "a sandbox died while it waited");
+        }
+        state == FunctionState::Alive
+    })
+}
+
 async fn end_all(gone: Vec<ReadySandboxes<EmptySandbox>>) {
     for mut kind in gone {
         for empty in kind.ready.drain(..) {
