@@ -121,7 +121,7 @@ pub fn of_criu() -> Kind {
 
 /// Threads, a child, timers, signals, locks and descriptors of each kind that programs know.
 const KINDS: &str = r#"
-import ctypes, fcntl, mmap, os, select, signal, socket, struct, sys, threading, time
+import ctypes, fcntl, mmap, os, select, signal, socket, struct, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 timer = libc.timerfd_create(1, os.O_NONBLOCK)
 assert libc.timerfd_settime(timer, 0, struct.pack("4q", 1, 0, 0, 1), None) == 0
@@ -149,12 +149,6 @@ for _ in range(2):
     posix = ctypes.c_void_p()
     assert libc.timer_create(1, struct.pack("Qii48x", 0, signal.SIGRTMIN, 0), ctypes.byref(posix)) == 0
 assert libc.timer_settime(posix, 0, struct.pack("4q", 0, 10**8, 0, 10**8), None) == 0
-# Its stack is larger than a huge page.
-nested = []
-for _ in range(30_000):
-    nested = [nested]
-sys.setrecursionlimit(1 << 16)
-repr(nested)
 guarded = mmap.mmap(-1, 1 << 16, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 guarded.write(b"g" * (1 << 16))
 libc.madvise(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(guarded)) + 8192), 4096, 102)

@@ -15,9 +15,9 @@ use rekindle_init::causes::chain;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::FunctionState;
 use super::demand::Demand;
 use super::furnished::{FurnishedSandboxes, LackingSandbox, ReadySandboxes, SandboxContents};
-use super::FunctionState;
 use super::maker::{EmptySandbox, MakeError, SandboxMaker, end};
 use crate::host::cgroup::SpareCounts;
 
