@@ -468,8 +468,8 @@ impl<'a> PipeContents<'a> {
     }
 
     fn make_room(&self, b: &mut Builder, end: u32) {
-        // One that is filled is made as large as it was, or fails: a user who has many gets small ones, and to fill these
-        // would wait for a reader.
+        // One that is filled is made as large as it was, or fails. A user who has many gets small ones, and to fill
+        // these would wait for a reader.
         if self.room != PIPE_BYTES || !self.bytes.is_empty() {
             b.op(Code::Room, end, [self.room.into()]);
         }

@@ -146,8 +146,8 @@ codes! {
     Files,
     /// Say that all is there that may be made ahead, and wait until the restore begins.
     Start,
-    /// Close all of the restorer's own but the socket, drop all rights, say so, and wait to be told to go on. Until then
-    /// the kernel makes no huge pages. `a`: whether it may after that.
+    /// Close all of the restorer's own but the socket, drop all rights, say so, and wait to be told to go on. Until
+    /// then the kernel makes no huge pages. `a`: whether it may after that.
     Wait,
     /// Install a filter in all threads. `a`: number of instructions. Their offset.
     Filter,

@@ -330,8 +330,8 @@ impl Fleet {
         Some(gone)
     }
 
-    /// Forgets an instance that a gateway found gone where it had leased it. One that moves, or has moved since, is gone
-    /// only from there.
+    /// Forgets an instance that a gateway found gone where it had leased it. One that moves, or has moved since, is
+    /// gone only from there.
     pub(crate) fn found_gone(&mut self, id: &InstanceId, gateway: &GatewayId, now: Millis) {
         let leased_by = |i: &Instance| i.lease.as_ref().is_some_and(|lease| lease.gateway == *gateway);
         let instance = self.instances.get(id);
