@@ -5,10 +5,11 @@
 //! all come to one gateway of N gets an Nth of it.
 
 use std::collections::HashMap;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use rekindle_wire::api::{QuotaExceeded, QuotaKind};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::internal::{GatewayQuota, GatewayQuotas};
 use rekindle_wire::{ApiError, FunctionId};
 
@@ -81,11 +82,7 @@ impl Quotas {
     /// # Errors
     /// `quota_exceeded` if its namespace has reached a limit.
     pub(crate) fn admit(&self, function: &FunctionId) -> Result<(), ApiError> {
-        let unix_s = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
-        self.admit_at(function, Instant::now(), unix_s)
+        self.admit_at(function, Instant::now(), unix_s().cast_unsigned())
     }
 
     fn admit_at(&self, function: &FunctionId, now: Instant, unix_s: u64) -> Result<(), ApiError> {

@@ -42,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The cluster token cannot be sent in a header.
-    #[error("the cluster token is empty or not plain ASCII: make another")]
+    #[error("the cluster token is empty or not plain ASCII: put another into the file of --token-file")]
     Token,
     /// The gateway's certificate cannot be used.
     #[error("the gateway's connections cannot be guarded")]

@@ -8,13 +8,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use rekindle_wire::api::StartKind;
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::ids::GatewayId;
 use rekindle_wire::internal::{UsageCounts, UsageEntry, UsageReport};
 use rekindle_wire::{FunctionId, VersionNumber};
@@ -188,11 +189,7 @@ impl Meter {
 
     /// Adds to what was used today.
     fn add(&self, counts: &UsageCounts) {
-        let day = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs()
-            / 86_400;
+        let day = unix_s() / 86_400;
         let key = (u32::try_from(day).unwrap_or(0), self.function.clone(), self.version);
         self.usage.add(key, counts);
     }

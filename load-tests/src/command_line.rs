@@ -58,7 +58,6 @@ pub(crate) enum Command {
     /// Compare two records of the same part, or two builds in one run.
     Compare(CompareArgs),
     /// Print a record's tables and draw its plots again.
-    #[command(alias = "load-report")]
     Report(ReportArgs),
     /// Measure page faults before a first response, and the memory of clones side by side.
     Clones(ClonesArgs),
@@ -73,7 +72,6 @@ pub(crate) enum Command {
     /// Measure what the platform holds after many versions of a function, and after its delete.
     Versions(VersionsArgs),
     /// Measure how long an instance stands still for its checkpoint, compared with CRIU's own dump.
-    #[command(alias = "freeze")]
     Checkpoint(CheckpointArgs),
     /// Measure what snapshots share in the store, for each way of sharing their runtime's.
     Sharing(SharingArgs),
@@ -136,11 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn parts_take_the_options_of_all_and_their_earlier_names() {
+    fn parts_take_the_options_of_all() {
         let args =
-            CommandLine::try_parse_from(["rekindle-bench", "--runs", "3", "freeze", "--json", "/tmp/x"]).unwrap();
+            CommandLine::try_parse_from(["rekindle-bench", "--runs", "3", "checkpoint", "--json", "/tmp/x"]).unwrap();
         assert!(matches!(args.command, Some(Command::Checkpoint(_))) && args.args.json.is_some());
-        let args = CommandLine::try_parse_from(["rekindle-bench", "load-report", "record.json"]).unwrap();
-        assert!(matches!(args.command, Some(Command::Report(_))));
     }
 }

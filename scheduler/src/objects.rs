@@ -85,22 +85,24 @@ pub trait ObjectStore: Send + Sync + 'static {
     }
 }
 
-// Boxed twice: the SDK's futures are over 16 KiB, and would be copied into these.
 impl ObjectStore for Store {
     fn put_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
-        let put = Box::pin((**self).put_file(key, path));
-        Box::pin(async move { put.await.map(drop).map_err(failed("store", key)) })
+        Box::pin(async move {
+            let put = (**self).put_file(key, path).await;
+            put.map(drop).map_err(failed("store", key))
+        })
     }
 
     fn get_file<'a>(&'a self, key: &'a str, path: &'a Path) -> BoxFuture<'a, Result<(), ObjectError>> {
-        let get = Box::pin((**self).get_to_file(key, path));
-        Box::pin(async move { get.await.map(drop).map_err(failed("read", key)) })
+        Box::pin(async move {
+            let got = (**self).get_to_file(key, path).await;
+            got.map(drop).map_err(failed("read", key))
+        })
     }
 
     fn has<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<bool, ObjectError>> {
-        let head = Box::pin(self.head(key));
         Box::pin(async move {
-            match head.await {
+            match self.head(key).await {
                 Ok(_) => Ok(true),
                 Err(StoreError::NotFound { .. }) => Ok(false),
                 Err(e) => Err(failed("look for", key)(e)),
@@ -109,8 +111,7 @@ impl ObjectStore for Store {
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), ObjectError>> {
-        let delete = Box::pin((**self).delete(key));
-        Box::pin(async move { delete.await.map_err(failed("delete", key)) })
+        Box::pin(async move { (**self).delete(key).await.map_err(failed("delete", key)) })
     }
 
     fn delete_snapshot<'a>(&'a self, id: &'a SnapshotId) -> BoxFuture<'a, Result<(), ObjectError>> {
@@ -148,9 +149,8 @@ impl ObjectStore for Store {
     }
 
     fn sources(&self) -> BoxFuture<'_, Result<Vec<(String, u64)>, ObjectError>> {
-        let listed = Box::pin(self.list(SOURCES));
         Box::pin(async move {
-            let listed = listed.await.map_err(failed("list", SOURCES))?;
+            let listed = self.list(SOURCES).await.map_err(failed("list", SOURCES))?;
             Ok(listed.into_iter().map(|o| (o.key, o.len)).collect())
         })
     }
@@ -168,13 +168,13 @@ impl ObjectStore for Store {
         Box::pin(async move {
             let bytes = bytes::Bytes::copy_from_slice(id.as_bytes());
             if take_over {
-                Box::pin(self.put(OWNER, bytes)).await.map_err(wrong)?;
+                self.put(OWNER, bytes).await.map_err(wrong)?;
                 return Ok(id.to_owned());
             }
-            match Box::pin(self.put_if_absent(OWNER, bytes)).await.map_err(wrong)? {
+            match self.put_if_absent(OWNER, bytes).await.map_err(wrong)? {
                 Outcome::Created => Ok(id.to_owned()),
                 Outcome::AlreadyPresent => {
-                    let owner = Box::pin(self.get(OWNER)).await.map_err(wrong)?;
+                    let owner = self.get(OWNER).await.map_err(wrong)?;
                     Ok(String::from_utf8_lossy(&owner).into_owned())
                 }
             }

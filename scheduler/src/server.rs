@@ -37,7 +37,7 @@ const HEAR_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The cluster token cannot be sent in a header.
-    #[error("the cluster token is empty or not plain ASCII: make another")]
+    #[error("the cluster token is empty or not plain ASCII: put another into the file of --token-file")]
     Token,
     /// The scheduler's certificate cannot be used.
     #[error("connections to workers cannot be guarded")]

@@ -108,7 +108,7 @@ scheduler)
     database=postgres://rekindle:$password@$DATABASE_HOST:5432/rekindle
     setting FN_DATABASE "$database?sslmode=verify-full&sslrootcert=/etc/rekindle/database-ca.pem"
     # One leads, and a scheduler that stands by names it.
-    setting FN_OPTIONS "--advertise $address:8081"
+    setting FN_ADVERTISE "$address:8081"
     if [ -n "$RUNTIMES_KEY" ]; then
         fetch "$RUNTIMES_KEY" "$RUNTIMES_SHA256"
         retry fn runtimes import --cache /usr/share/rekindle --s3-endpoint "https://s3.$REGION.amazonaws.com" \
@@ -121,7 +121,8 @@ worker)
     setting FN_LISTEN "$address:8082"
     answers=$address:8082
     setting FN_ZONE "$(imds placement/availability-zone)"
-    setting FN_OPTIONS "--leave-limit ${DRAIN_SECONDS}s $WORKER_OPTIONS"
+    setting FN_LEAVE_LIMIT "${DRAIN_SECONDS}s"
+    setting FN_OPTIONS "$WORKER_OPTIONS"
     # Proves CRIU by a real checkpoint, and installs a newer one where Debian's fails.
     retry /usr/lib/rekindle/prove-criu
     ;;

@@ -1,6 +1,7 @@
 //! A PostgreSQL server of the tests' own: its files in a temporary directory, on a free port, run by nobody. It ends
 //! with its owner, even if that is killed, since it notices the end of a pipe. Also part of the scheduler's unit tests.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -28,9 +29,10 @@ rm -rf "$DIR"
 /// A free port below those that the kernel gives away: nobody else gets it while the server is down.
 fn free_port(address: Ipv4Addr) -> u16 {
     const FIRST: u16 = 12_000;
-    const COUNT: u32 = 8_000;
+    const COUNT: u64 = 8_000;
     // Tests run at the same time: each begins elsewhere.
-    let mut ports = (0..COUNT).map(|n| FIRST + ((std::process::id() * 61 + n) % COUNT) as u16);
+    let random = RandomState::new().hash_one(());
+    let mut ports = (0..COUNT).map(|n| FIRST + (random.wrapping_add(n) % COUNT) as u16);
     let port = ports.find(|port| TcpListener::bind((address, *port)).is_ok());
     port.expect("a free port")
 }

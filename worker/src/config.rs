@@ -22,7 +22,7 @@ pub use crate::restorer::Restorer;
 /// the data directory.
 const CRIU_LOG_LEVEL: &str = "FN_CRIU_LOG_LEVEL";
 
-/// Environment variable with a directory other than `/proc` from which to read the host's memory pressure.
+/// Environment variable with a directory other than `/proc` from which to read the host's memory pressure. For tests.
 const MEMORY_FIGURES: &str = "FN_MEMORY_FIGURES";
 
 /// Of half of the host's memory, each of these bytes allows one empty sandbox, which takes some megabytes.

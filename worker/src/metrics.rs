@@ -1,5 +1,5 @@
 //! A worker's metrics. Everything about a start, a request, a checkpoint or an instance is recorded here as it happens.
-//! Levels, and counters of other crates, are read on request (`reporting/observe.rs`).
+//! Levels, and counters of other crates, are read on request (`reporting/observe/`).
 
 mod pagers;
 

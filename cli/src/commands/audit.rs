@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use rekindle_scheduler::audit_digest;
 use rekindle_wire::api::{AuditEntry, AuditPlace};
+use rekindle_wire::clock::unix_ms;
 
 use crate::args::{AuditArgs, AuditCommand, VerifyArgs};
 use crate::client::Client;
@@ -30,8 +31,8 @@ pub(crate) async fn run(client: &Client, args: &AuditArgs) -> Result<ExitCode> {
         return verify(client, args).await;
     }
     let since = args.since.map(|last| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(now.saturating_sub(last).as_millis()).unwrap_or(i64::MAX)
+        let last = i64::try_from(last.as_millis()).unwrap_or(i64::MAX);
+        unix_ms().saturating_sub(last).max(0)
     });
     let mut after = 0;
     loop {

@@ -9,9 +9,10 @@ use std::io::{self, BufReader, BufWriter, Read as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use anyhow::{Context as _, Result, bail};
+use rekindle_wire::clock::unix_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::args::{BackupArgs, RestoreBackupArgs};
@@ -59,7 +60,7 @@ pub(crate) fn backup(args: &BackupArgs) -> Result<ExitCode> {
     let head = Head {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        made_unix_ms: now_unix_ms(),
+        made_unix_ms: unix_ms().cast_unsigned(),
     };
     let copied = copy.path().join(DATABASE);
     runtime()?
@@ -170,7 +171,9 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
         .chain(KEYS)
         // A backup from before a cluster's authority was made does not remove the authority.
         .chain(unpacked.path().join(AUTHORITY).exists().then_some(AUTHORITY));
-    let aside = layout.data.join(format!("before-restore-{}", now_unix_ms()));
+    let aside = layout
+        .data
+        .join(format!("before-restore-{}", unix_ms().cast_unsigned()));
     make_private([aside.clone()])?;
     for name in names {
         let (there, new) = (layout.data.join(name), unpacked.path().join(name));
@@ -244,11 +247,6 @@ fn changed_unix_ms(data: &Path) -> Option<u64> {
         u64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()
     };
     [DATABASE, "scheduler.db-wal"].into_iter().filter_map(changed).max()
-}
-
-fn now_unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {

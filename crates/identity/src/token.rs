@@ -4,12 +4,13 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Role;
 
 const PREFIX: &str = "rkj";
@@ -100,7 +101,7 @@ impl Tokens {
         let secret: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         let kept = StoredToken {
             role,
-            expires_unix_s: unix_s().saturating_add(life.as_secs()),
+            expires_unix_s: unix_s().cast_unsigned().saturating_add(life.as_secs()),
             uses,
         };
         files::make_directory(&self.directory)?;
@@ -116,7 +117,7 @@ impl Tokens {
         let _one = self.spending.lock();
         let text = files::read(&self.file(&token.secret))?.ok_or(TokenError::Unknown)?;
         let mut kept: StoredToken = serde_json::from_str(&text).map_err(|_| TokenError::Unknown)?;
-        if kept.expires_unix_s <= unix_s() {
+        if kept.expires_unix_s <= unix_s().cast_unsigned() {
             files::remove(&self.file(&token.secret))?;
             return Err(TokenError::Expired);
         }
@@ -142,11 +143,4 @@ impl Tokens {
         let digest = blake3::hash(secret.as_bytes());
         self.directory.join(format!("{}.json", digest.to_hex()))
     }
-}
-
-fn unix_s() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
 }

@@ -83,7 +83,11 @@ impl Tokens {
             if let Some((name, value)) = rule.claims.iter().find(|(name, value)| !has(&claims, name, value)) {
                 return Err(ApiError::new(
                     ErrorCode::Forbidden,
-                    format!("the token's claim {name} has no \"{value}\", which this function asks for"),
+                    format!(
+                        "the token's claim {name} has no \"{value}\", which this function asks for: sign in at {} as \
+                         somebody who has it",
+                        rule.issuer
+                    ),
                 ));
             }
         }

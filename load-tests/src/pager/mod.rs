@@ -43,7 +43,7 @@ pub(crate) struct PagerArgs {
     #[arg(long, value_enum, value_delimiter = ',')]
     workloads: Vec<Workload>,
     /// Only these backings of the memory.
-    #[arg(long, alias = "ways", value_enum, value_delimiter = ',')]
+    #[arg(long, value_enum, value_delimiter = ',')]
     backings: Vec<Backing>,
     /// Only on the machine as it is, not again with every core kept busy by others.
     #[arg(long)]

@@ -1,19 +1,17 @@
 //! Makes, lists and revokes keys of the API.
 
 use rekindle_wire::access::{AccessRole, Caller, KeyId, Scope, generate};
-use rekindle_wire::api::{KEY_LIFE_MAX_S, KEY_NAME_MAX, KeySummary, NewKey, NewKeyRequest, RevokedKey};
+use rekindle_wire::api::{KEY_NAME_MAX, KeySummary, NewKey, NewKeyRequest, RevokedKey};
 use rekindle_wire::clock::unix_s;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use crate::audit;
+use super::grants;
 use crate::clock::Millis;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;
 use crate::store::StoredKey;
 
-/// Shortest life of a key with an expiry, in seconds.
-pub(super) const LIFE_MIN_S: u64 = 60;
 /// How long after a lead has begun every gateway has asked it: a question is open for 5 s, and given up 5 s later.
 const ALL_HEARD: Millis = Millis(11_000);
 
@@ -35,12 +33,7 @@ fn scope(key: &KeySummary) -> Scope {
 pub(crate) async fn create(scheduler: &Scheduler, caller: Caller, asked: NewKeyRequest) -> Result<NewKey, ApiError> {
     check(&asked)?;
     let scope = Scope::of(asked.namespace.clone(), asked.function.as_ref());
-    // Where it is for: who is an admin elsewhere gives nothing away that somebody gave it here.
-    caller.check(AccessRole::Admin, &scope)?;
-    audit::charge(scheduler, &caller, AccessRole::Admin, &scope)?;
-    if let Some(namespace) = scope.namespace() {
-        scheduler.state().catalog.check_namespace(namespace.as_str())?;
-    }
+    grants::may_give(scheduler, &caller, &scope)?;
     let here = scheduler.clone();
     whole(
         scheduler,
@@ -50,16 +43,11 @@ pub(crate) async fn create(scheduler: &Scheduler, caller: Caller, asked: NewKeyR
 }
 
 fn check(asked: &NewKeyRequest) -> Result<(), ApiError> {
-    let bad = |message: String| Err(ApiError::new(ErrorCode::BadRequest, message));
     if asked.name.chars().count() > KEY_NAME_MAX || asked.name.chars().any(char::is_control) {
-        return bad(format!("a key's name has at most {KEY_NAME_MAX} visible characters"));
+        let message = format!("a key's name has at most {KEY_NAME_MAX} visible characters");
+        return Err(ApiError::new(ErrorCode::BadRequest, message));
     }
-    match asked.expires_s {
-        Some(life) if !(LIFE_MIN_S..=KEY_LIFE_MAX_S).contains(&life) => bad(format!(
-            "a key lives {LIFE_MIN_S} seconds to ten years, not {life} seconds: change expires_s, or leave it out"
-        )),
-        _ => Ok(()),
-    }
+    grants::check_life("a key", asked.expires_s)
 }
 
 async fn create_now(
@@ -72,12 +60,7 @@ async fn create_now(
     scheduler.keys.check_room(scope.namespace().as_ref())?;
     let (id, key) = generate();
     let created_unix_s = unix_s();
-    let life = asked.expires_s.and_then(|life| i64::try_from(life).ok());
-    let asked_end = life.map(|life| created_unix_s.saturating_add(life));
-    // No longer than the key or the rule that lets its maker make it.
-    let own_end = scheduler
-        .keys
-        .recheck(caller, AccessRole::Admin, scope, created_unix_s)?;
+    let expires_unix_s = grants::end(scheduler, caller, scope, created_unix_s, asked.expires_s)?;
     let summary = KeySummary {
         id,
         name: asked.name,
@@ -86,7 +69,7 @@ async fn create_now(
         function: scope.function(),
         created_by: caller.name().to_owned(),
         created_unix_s,
-        expires_unix_s: asked_end.into_iter().chain(own_end).min(),
+        expires_unix_s,
         used_unix_s: None,
     };
     let stored = StoredKey {

@@ -1,12 +1,12 @@
 //! Adds, lists and removes rules of access.
 
 use rekindle_wire::access::{AccessRole, Caller, RuleId, Scope};
-use rekindle_wire::api::{AccessRule, KEY_LIFE_MAX_S, NewRuleRequest, RemovedRule};
+use rekindle_wire::api::{AccessRule, NewRuleRequest, RemovedRule};
 use rekindle_wire::clock::unix_s;
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::keys::{LIFE_MIN_S, publish};
-use crate::audit;
+use super::grants;
+use super::keys::publish;
 use crate::refusal::from_store;
 use crate::releases::whole;
 use crate::state::Scheduler;
@@ -25,12 +25,7 @@ pub(crate) fn list(scheduler: &Scheduler, caller: &Caller) -> Vec<AccessRule> {
 pub(crate) async fn add(scheduler: &Scheduler, caller: Caller, asked: NewRuleRequest) -> Result<AccessRule, ApiError> {
     check(&asked)?;
     let scope = Scope::of(asked.namespace.clone(), asked.function.as_ref());
-    // Where it is for: who is an admin elsewhere gives nothing away that somebody gave it here.
-    caller.check(AccessRole::Admin, &scope)?;
-    audit::charge(scheduler, &caller, AccessRole::Admin, &scope)?;
-    if let Some(namespace) = scope.namespace() {
-        scheduler.state().catalog.check_namespace(namespace.as_str())?;
-    }
+    grants::may_give(scheduler, &caller, &scope)?;
     let here = scheduler.clone();
     whole(scheduler, async move { add_now(&here, &caller, asked, &scope).await }).await
 }
@@ -38,12 +33,7 @@ pub(crate) async fn add(scheduler: &Scheduler, caller: Caller, asked: NewRuleReq
 fn check(asked: &NewRuleRequest) -> Result<(), ApiError> {
     let bad = |message: String| ApiError::new(ErrorCode::BadRequest, message);
     asked.admits.check().map_err(bad)?;
-    match asked.expires_s {
-        Some(life) if !(LIFE_MIN_S..=KEY_LIFE_MAX_S).contains(&life) => Err(bad(format!(
-            "a rule lives {LIFE_MIN_S} seconds to ten years, not {life} seconds: change expires_s, or leave it out"
-        ))),
-        _ => Ok(()),
-    }
+    grants::check_life("a rule", asked.expires_s)
 }
 
 async fn add_now(
@@ -55,12 +45,7 @@ async fn add_now(
     let order = scheduler.keys.changing.lock().await;
     scheduler.keys.check_room_for_rule(scope.namespace().as_ref())?;
     let created_unix_s = unix_s();
-    let life = asked.expires_s.and_then(|life| i64::try_from(life).ok());
-    let asked_end = life.map(|life| created_unix_s.saturating_add(life));
-    // No longer than the key or the rule that lets whoever adds it do so.
-    let own_end = scheduler
-        .keys
-        .recheck(caller, AccessRole::Admin, scope, created_unix_s)?;
+    let expires_unix_s = grants::end(scheduler, caller, scope, created_unix_s, asked.expires_s)?;
     let rule = AccessRule {
         id: RuleId::generate(),
         admits: asked.admits,
@@ -69,7 +54,7 @@ async fn add_now(
         function: scope.function(),
         created_by: caller.name().to_owned(),
         created_unix_s,
-        expires_unix_s: asked_end.into_iter().chain(own_end).min(),
+        expires_unix_s,
     };
     scheduler.store.add_access_rule(&rule).await.map_err(from_store)?;
     let revision = scheduler.keys.add_rule(rule.clone());

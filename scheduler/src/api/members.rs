@@ -42,7 +42,10 @@ pub(super) fn check(scheduler: &Scheduler, request: &Request) -> Result<(), Refu
     if let (Caller::Member(peer), Some(issuing)) = (&caller, &scheduler.config.issuing)
         && issuing.member().revoked().has(peer)
     {
-        return Err(ApiError::new(ErrorCode::Unauthorized, format!("the {peer} is revoked")));
+        return Err(ApiError::new(
+            ErrorCode::Unauthorized,
+            format!("the {peer} is revoked: set its host up anew, so that it joins under another name"),
+        ));
     }
     let roles = may_send(request);
     if caller.is_one_of(roles) {

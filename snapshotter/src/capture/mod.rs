@@ -32,11 +32,11 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rekindle_store::{Outcome, Store, StoreError};
 use rekindle_wire::SnapshotId;
 use rekindle_wire::api::SnapshotSummary;
+use rekindle_wire::clock::unix_s;
 
 use crate::bundle::BundleTooLarge;
 use crate::codec::{Codec, PAGE_BYTES};
@@ -283,7 +283,7 @@ async fn publish_as(
         origin: meta.origin,
         base: stored_on,
         sealed_by,
-        created_unix_s: unix_seconds(),
+        created_unix_s: unix_s(),
         arch: std::env::consts::ARCH.to_owned(),
         kernel: kernel_release(),
         criu: meta.criu,
@@ -389,11 +389,6 @@ fn encode_checked(manifest: &Manifest) -> Result<Vec<u8>, ManifestError> {
     let encoded = manifest.encode()?;
     Manifest::parse(&encoded)?;
     Ok(encoded)
-}
-
-fn unix_seconds() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn microseconds(ms: f64) -> u64 {

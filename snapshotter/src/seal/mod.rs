@@ -3,8 +3,8 @@
 //! can read a snapshot, or tell which memory two of them have in common.
 //!
 //! ```text
-//! publish ─► SealingStore ─► store       sealed once, on the way out
-//! open    ◄─ OpeningStore ◄─ store       opened by the key that the object names
+//! publish ─► SealedStore  ─► store       sealed once, on the way out
+//! open    ◄─ SealedStore  ◄─ store       opened by the key that the object names
 //! faults  ◄─ RegionReader ◄─ chunk cache, which has chunks as the store has them
 //! ```
 //!
@@ -15,8 +15,7 @@ mod form;
 mod key;
 mod key_id;
 mod keyring;
-mod opening;
-mod sealing;
+mod store;
 #[cfg(test)]
 mod tests;
 
@@ -25,8 +24,8 @@ pub(crate) use form::{HEADER, Header, place_of};
 pub use key::{OpenSealError, SealError, SealingKey};
 pub use key_id::KeyId;
 pub use keyring::Keyring;
-pub use opening::opening;
-pub(crate) use sealing::sealing;
+pub use store::opening;
+pub(crate) use store::sealing;
 
 use crate::keys;
 

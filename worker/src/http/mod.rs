@@ -207,7 +207,11 @@ async fn authenticate(State(worker): State<Arc<Worker>>, request: Request, next:
     let given = request.headers().get(CLUSTER_TOKEN).map(|v| blake3::hash(v.as_bytes()));
     // Hashes of equal length are compared in constant time.
     if given != Some(blake3::hash(worker.token.as_bytes())) {
-        return ApiError::new(ErrorCode::Unauthorized, "the cluster token is missing or wrong").into_response();
+        return ApiError::new(
+            ErrorCode::Unauthorized,
+            "the cluster token is missing or wrong: give all roles the same --token-file",
+        )
+        .into_response();
     }
     match version::check(request.headers(), Role::Worker) {
         Ok(()) => next.run(request).await,

@@ -136,7 +136,7 @@ impl Starter {
         if self.instances.is_draining() {
             return Err(ApiError::new(
                 ErrorCode::Unavailable,
-                "the worker takes no new instances",
+                "the worker is drained and takes no instances: name another, or `fn undrain` it",
             ));
         }
         let park = order.park;

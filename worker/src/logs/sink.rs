@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_wire::api::{LogLine, LogStream};
+use rekindle_wire::clock::unix_ms;
 use rekindle_wire::{InstanceId, VersionNumber};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -208,9 +209,8 @@ impl Inner {
     }
 
     fn line(&self, stream: LogStream, text: String) -> LogLine {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         LogLine {
-            unix_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
+            unix_ms: unix_ms(),
             instance: self.instance.clone(),
             version: self.version,
             stream,

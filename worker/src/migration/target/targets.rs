@@ -98,7 +98,7 @@ impl MigrationTargets {
         let ExpectedInstance { spec, secrets, .. } = self.admit(&order)?;
         let order = TargetOrder { spec, ..order };
         if self.host.instances.is_draining() {
-            let message = "the worker takes no new instances";
+            let message = "the worker is drained and takes no instances: name another, or `fn undrain` it";
             return Err(ApiError::new(ErrorCode::Unavailable, message));
         }
         if self.host.instances.get(&order.instance).is_some() {

@@ -1,35 +1,49 @@
-//! A store that opens what it reads, by the key that each object names.
+//! A store that opens what it reads, by the key that each object names. For a publish it seals what it writes.
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use rekindle_store::{Backend, ObjectInfo, Outcome, Store, StoreError, StoreObserver};
 use tokio::sync::mpsc;
 
-use super::file::open_file;
-use super::form::{HEADER, Header, place_of, sealed_len};
-use super::key::OpenSealError;
+use super::file::{Scratch, open_file, seal_file};
+use super::form::{HEADER, Header, place_of, plain_len, sealed_len};
+use super::key::{OpenSealError, SealingKey};
 use super::keyring::Keyring;
 use super::may_be_sealed;
 use crate::keys;
 
 /// The store as whoever holds these keys sees it. Sizes are those of the objects as stored.
 pub fn opening(store: &Store, keys: &Keyring) -> Store {
-    Store::new(OpeningStore {
+    Store::new(SealedStore {
         inner: store.clone(),
         keys: keys.clone(),
+        seals_with: None,
+    })
+}
+
+/// The store as the publish of an encrypted snapshot sees it: plain. What it writes is sealed with `key`. It reads
+/// nothing but objects of that key, and others that are never sealed.
+pub(crate) fn sealing(store: &Store, key: &Arc<SealingKey>) -> Store {
+    Store::new(SealedStore {
+        inner: store.clone(),
+        keys: Keyring::of(key),
+        seals_with: Some(Arc::clone(key)),
     })
 }
 
 #[derive(Debug)]
-struct OpeningStore {
+struct SealedStore {
     inner: Store,
     keys: Keyring,
+    /// What is written is sealed with this key. Sizes are those of plain objects then.
+    seals_with: Option<Arc<SealingKey>>,
 }
 
-impl OpeningStore {
+impl SealedStore {
     fn not_opened(&self, key: &str, cause: OpenSealError) -> StoreError {
         StoreError::Sealed {
             key: key.to_owned(),
@@ -56,16 +70,48 @@ impl OpeningStore {
         let opened = opened.unwrap_or(Err(OpenSealError::Changed(header.key)));
         opened.map(Bytes::from).map_err(|cause| self.not_opened(key, cause))
     }
+
+    async fn sealed(&self, name: &str, bytes: Bytes) -> Result<Bytes, StoreError> {
+        let Some(key) = self.seals_with.clone().filter(|_| may_be_sealed(name)) else {
+            return Ok(bytes);
+        };
+        let of = name.to_owned();
+        let sealed = tokio::task::spawn_blocking(move || key.seal(&of, &bytes)).await;
+        let failed = |cause: Box<dyn std::error::Error + Send + Sync>| StoreError::Failed {
+            operation: "encrypt",
+            key: name.to_owned(),
+            place: self.inner.place().to_owned(),
+            cause,
+        };
+        let sealed = sealed.map_err(|e| failed(e.into()))?;
+        sealed.map(Bytes::from).map_err(|e| failed(e.into()))
+    }
+
+    async fn sealed_file(&self, name: &str, path: &Path) -> Result<Option<Scratch>, StoreError> {
+        let Some(key) = self.seals_with.clone().filter(|_| may_be_sealed(name)) else {
+            return Ok(None);
+        };
+        let (of, file) = (name.to_owned(), path.to_owned());
+        let sealed = tokio::task::spawn_blocking(move || seal_file(&key, &of, &file)).await;
+        let sealed = sealed.unwrap_or_else(|error| Err(std::io::Error::other(error).into()));
+        sealed
+            .map(Some)
+            .map_err(|error| error.at(name, self.inner.place(), path))
+    }
 }
 
 #[async_trait]
-impl Backend for OpeningStore {
+impl Backend for SealedStore {
     fn place(&self) -> &str {
         self.inner.place()
     }
 
     fn observed(&self, observer: StoreObserver) -> Store {
-        opening(&self.inner.observed(observer), &self.keys)
+        Store::new(Self {
+            inner: self.inner.observed(observer),
+            keys: self.keys.clone(),
+            seals_with: self.seals_with.clone(),
+        })
     }
 
     async fn ensure_place(&self) -> Result<(), StoreError> {
@@ -77,18 +123,25 @@ impl Backend for OpeningStore {
     }
 
     async fn put(&self, key: &str, bytes: Bytes) -> Result<(), StoreError> {
-        self.inner.put(key, bytes).await
+        let sealed = self.sealed(key, bytes).await?;
+        self.inner.put(key, sealed).await
     }
 
     async fn put_if_absent(&self, key: &str, bytes: Bytes) -> Result<Outcome, StoreError> {
-        self.inner.put_if_absent(key, bytes).await
+        let sealed = self.sealed(key, bytes).await?;
+        self.inner.put_if_absent(key, sealed).await
     }
 
     async fn put_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
-        self.inner.put_file(key, path).await
+        let sealed = self.sealed_file(key, path).await?;
+        self.inner
+            .put_file(key, sealed.as_ref().map_or(path, Scratch::path))
+            .await
     }
 
     async fn put_file_if_absent(&self, key: &str, path: &Path) -> Result<Outcome, StoreError> {
+        let sealed = self.sealed_file(key, path).await?;
+        let path = sealed.as_ref().map_or(path, Scratch::path);
         self.inner.put_file_if_absent(key, path).await
     }
 
@@ -136,7 +189,11 @@ impl Backend for OpeningStore {
     }
 
     async fn head(&self, key: &str) -> Result<ObjectInfo, StoreError> {
-        self.inner.head(key).await
+        let mut found = self.inner.head(key).await?;
+        if self.seals_with.is_some() && may_be_sealed(key) {
+            found.len = plain_len(found.len);
+        }
+        Ok(found)
     }
 
     async fn get_to_file(&self, key: &str, path: &Path) -> Result<u64, StoreError> {
