@@ -177,7 +177,12 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         network.clone(),
         config.restorer == Restorer::Auto,
     );
-    let pool = SandboxPool::new(maker, config.empty_sandboxes, config.empty_sandboxes_most);
+    let pool = SandboxPool::new(
+        maker,
+        Arc::clone(&start_limiter),
+        config.empty_sandboxes,
+        config.empty_sandboxes_most,
+    );
     let pool = Arc::new(pool);
     let criu = CriuSettings {
         log_level: config.criu_log_level,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rekindle_worker::host::sandbox::maker::{EmptySandbox, SandboxMaker};
 use rekindle_worker::host::sandbox::pool::SandboxPool;
+use rekindle_worker::host::start_limiter::StartLimiter;
 
 use super::making::{Clock, LIMITS, Place};
 use crate::record::{Record, Row};
@@ -36,7 +37,7 @@ pub(super) async fn run(record: &mut Record, place: &Place, count: usize) -> Res
         place.network.clone(),
         false,
     );
-    let pool = Arc::new(SandboxPool::new(maker, 8, 8));
+    let pool = Arc::new(SandboxPool::new(maker, Arc::new(StartLimiter::new(8)), 8, 8));
     let filling = tokio::spawn(Arc::clone(&pool).keep_filled());
     let taken = take_all(record, place, &pool, count).await;
     filling.abort();

@@ -234,6 +234,16 @@ impl StartLimiter {
         let _ = tokio::time::timeout(limit, calm).await;
     }
 
+    /// Waits up to `limit` until no start waits for a permit. For work that later starts need.
+    pub async fn until_none_waits(&self, limit: Duration) {
+        let none = async {
+            while self.waiting() > 0 {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, none).await;
+    }
+
     /// Returns how many starts wait for a permit.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)

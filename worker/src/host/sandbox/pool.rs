@@ -20,9 +20,12 @@ use super::demand::Demand;
 use super::furnished::{FurnishedSandboxes, LackingSandbox, ReadySandboxes, SandboxContents};
 use super::maker::{EmptySandbox, MakeError, SandboxMaker, end};
 use crate::host::cgroup::SpareCounts;
+use crate::host::start_limiter::StartLimiter;
 
 /// How long after a sandbox was taken the next one is created: the start that took it comes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
+/// How long the next one waits for starts that wait for a processor. By then there are more of them than sandboxes.
+const GIVE_WAY: Duration = Duration::from_millis(500);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Interval between checks whether fewer are wanted.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -30,6 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Empty sandboxes of a host.
 pub struct SandboxPool {
     maker: SandboxMaker,
+    starts: Arc<StartLimiter>,
     least: usize,
     most: usize,
     demand: Mutex<Demand>,
@@ -67,10 +71,12 @@ pub struct PoolCounts {
 }
 
 impl SandboxPool {
-    /// Creates an empty pool. Once [`Self::keep_filled`] runs, it keeps from `least` to `most` sandboxes, by demand.
-    pub fn new(maker: SandboxMaker, least: usize, most: usize) -> Self {
+    /// Creates an empty pool. Once [`Self::keep_filled`] runs, it keeps from `least` to `most` sandboxes, by demand. It
+    /// gives way to `starts` that wait.
+    pub fn new(maker: SandboxMaker, starts: Arc<StartLimiter>, least: usize, most: usize) -> Self {
         Self {
             maker,
+            starts,
             least,
             most,
             demand: Mutex::default(),
@@ -197,6 +203,7 @@ impl SandboxPool {
             if lacking == 0 || self.closing.is_cancelled() {
                 return;
             }
+            self.starts.until_none_waits(GIVE_WAY).await;
             // Two run in parallel, so that a start which must create its own finds room among the makers.
             let (one, other) = tokio::join!(self.make_ready(), async {
                 if lacking > 1 { self.make_ready().await } else { Ok(()) }
@@ -217,6 +224,7 @@ impl SandboxPool {
             let Some(lacking) = self.furnished.lock().lacking(Instant::now()) else {
                 break;
             };
+            self.starts.until_none_waits(GIVE_WAY).await;
             let Some(made) = self.closing.run_until_cancelled(self.make_furnished(&lacking)).await else {
                 break;
             };
