@@ -268,6 +268,12 @@ impl Leases {
         lease.takes_nothing() && lease.is_unused()
     }
 
+    /// Whether the same instance is leased at another worker by now.
+    pub(crate) fn is_elsewhere(&self, leased: &LeasedInstance) -> bool {
+        let mut same = self.leases.iter().map(|l| &l.leased);
+        same.any(|now| now.instance == leased.instance && now.address != leased.address)
+    }
+
     /// Stops sending to an instance whose lease is recalled. Returns whether the lease is held here.
     pub(crate) fn recall(&mut self, instance: &InstanceId, now: Instant) -> bool {
         self.find(instance).map(|l| l.recalled = Some(now)).is_some()

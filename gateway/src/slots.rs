@@ -169,9 +169,7 @@ impl Drop for Slot {
         if self.spent {
             return;
         }
-        self.slots
-            .clone()
-            .release(&self.function, &self.leased.instance, self.outcome);
+        self.slots.clone().release(&self.function, &self.leased, self.outcome);
     }
 }
 
@@ -261,8 +259,10 @@ impl Slots {
             .ok_or_else(|| throttled(function))
     }
 
-    /// Adds a lease. An earlier one on the same instance need no longer be reported as returned.
+    /// Adds a lease. An earlier one on the same instance need no longer be reported as returned, nor that it was gone
+    /// from where it had been.
     fn add(&self, entry: &mut Function, wanted: WantedVersion, placement: &Placement) {
+        entry.gone.retain(|gone| *gone != placement.instance);
         self.unsent.lock().retain(|(r, _)| r.instance != placement.instance);
         entry.leases.add(placement, wanted, &self.gateway, Instant::now());
     }
@@ -295,16 +295,20 @@ impl Slots {
         }
     }
 
-    fn release(self: Arc<Self>, function: &FunctionId, instance: &InstanceId, outcome: Outcome) {
+    fn release(self: Arc<Self>, function: &FunctionId, leased: &LeasedInstance, outcome: Outcome) {
         let mut functions = self.functions.lock();
         let Some(entry) = functions.get_mut(function) else {
             return;
         };
-        if entry.leases.release(instance, outcome, Instant::now()) {
-            self.returns.are_due();
-        }
-        if outcome == Outcome::Gone && !entry.gone.contains(instance) {
-            entry.gone.push(instance.clone());
+        let instance = &leased.instance;
+        // One that has moved is there where it is leased now.
+        if outcome != Outcome::Gone || !entry.leases.is_elsewhere(leased) {
+            if entry.leases.release(instance, outcome, Instant::now()) {
+                self.returns.are_due();
+            }
+            if outcome == Outcome::Gone && !entry.gone.contains(instance) {
+                entry.gone.push(instance.clone());
+            }
         }
         self.hand_out(function, entry);
     }
@@ -433,10 +437,7 @@ impl Slots {
                 let doomed = match error.code {
                     ErrorCode::FunctionNotFound | ErrorCode::NotFound => waiting.waiters.len(),
                     // The ask took its whole time: later waiters may go on waiting.
-                    ErrorCode::Throttled
-                    | ErrorCode::QuotaExceeded
-                    | ErrorCode::NoCapacity
-                    | ErrorCode::Unavailable
+                    ErrorCode::Throttled | ErrorCode::QuotaExceeded | ErrorCode::NoCapacity
                         if took >= waited_enough =>
                     {
                         let old = |w: &&Waiter| w.since.elapsed() >= waited_enough;

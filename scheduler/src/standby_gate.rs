@@ -71,3 +71,24 @@ async fn answer(State(front): State<Arc<StandbyGate>>, request: Request) -> Resp
         None => front.refuse(request.uri().path()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_scheduler_answers_while_it_leads_and_neither_before_nor_after() {
+        let front = Arc::new(StandbyGate::new(Router::new()));
+        let stands_by = async || {
+            let answer = router(Arc::clone(&front)).oneshot(Request::new(Body::empty())).await;
+            answer.unwrap().headers().contains_key(STANDBY)
+        };
+        assert!(stands_by().await);
+        front.lead(Router::new().fallback(async || "leads"));
+        assert!(!stands_by().await);
+        front.resign();
+        assert!(stands_by().await);
+    }
+}

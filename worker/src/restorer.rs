@@ -297,7 +297,7 @@ impl ProgramRun {
             .map_err(|error| error.naming_operation(&program))
     }
 
-    /// Lets the processes run. What they have changed in directories shall not be seen in these.
+    /// Lets the processes run. Before that, directories get back the times that the restore has changed.
     fn finish(
         self,
         mut process: RunningHollow,

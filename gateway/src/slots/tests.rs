@@ -45,6 +45,35 @@ async fn while_the_scheduler_is_away_invocations_wait_for_instances_that_are_the
 }
 
 #[tokio::test]
+async fn what_was_found_gone_where_it_had_been_is_not_gone_from_where_it_is_leased_now() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let slots = slots(silent.local_addr().unwrap());
+    let function: FunctionId = "moves".parse().unwrap();
+    let granted = |slots: &Arc<Slots>, address: &str| {
+        let mut functions = slots.functions.lock();
+        let placement = rekindle_wire::internal::Placement {
+            worker_address: address.to_owned(),
+            ..placement("i-a", 3, StartKind::Warm)
+        };
+        slots.add(functions.entry(function.clone()).or_default(), None, &placement);
+    };
+    let gone = |slots: &Arc<Slots>| slots.functions.lock()[&function].gone.clone();
+    granted(&slots, "127.0.0.1:1");
+    let mut here = [(); 3].map(|()| slots.take(&function, None).now_or_never().unwrap().unwrap());
+    here.iter_mut().for_each(Slot::is_gone);
+    let [first, second, third] = here;
+    drop(first);
+    assert_eq!(gone(&slots), ["i-a".parse().unwrap()]);
+    drop(second);
+    granted(&slots, "127.0.0.1:2");
+    assert_eq!(gone(&slots), []);
+    drop(third);
+    assert_eq!(gone(&slots), []);
+    let there = slots.take(&function, None).now_or_never().unwrap().unwrap();
+    assert_eq!(&*there.leased.address, "127.0.0.1:2");
+}
+
+#[tokio::test]
 async fn so_many_wait_for_a_function_and_the_next_is_told_at_once_while_others_functions_wait() {
     // It accepts connections and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

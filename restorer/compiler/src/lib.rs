@@ -278,7 +278,7 @@ fn one(b: &mut Builder, source: CompilerInput<'_>, number: usize, plan: &Restore
     if is_single && !has_timers {
         start(b, source)?;
     }
-    // Others would wait for those of a copy that nobody has asked for.
+    // A copy that nobody has asked for yet must not hold locks that others want.
     descriptors::locks(b, source.images, process)?;
     task::compile(b, process)?;
     for thread in &process.threads {

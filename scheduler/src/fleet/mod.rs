@@ -335,7 +335,8 @@ impl Fleet {
     pub(crate) fn found_gone(&mut self, id: &InstanceId, gateway: &GatewayId, now: Millis) {
         let leased_by = |i: &Instance| i.lease.as_ref().is_some_and(|lease| lease.gateway == *gateway);
         let instance = self.instances.get(id);
-        if instance.is_some_and(|i| i.moving.is_none() && leased_by(i)) {
+        let is_away = |i: &Instance| i.moving.as_ref().is_some_and(|moving| moving.since.is_some());
+        if instance.is_some_and(|i| !is_away(i) && leased_by(i)) {
             self.forget(id, now);
         }
     }

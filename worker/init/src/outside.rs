@@ -174,7 +174,8 @@ fn reset_priority() -> Result<(), Errno> {
     }
 }
 
-/// The worker may be protected when memory is short, but no sandbox is. Who may protect it, makes that the least here.
+/// The worker may be protected when memory is short, but no sandbox is. Where the worker has `CAP_SYS_RESOURCE`, this
+/// is also the lowest score that a sandbox can set.
 fn be_killed_like_others() -> io::Result<()> {
     const ADJUSTMENT: &str = "/proc/self/oom_score_adj";
     let now = fs::read_to_string(ADJUSTMENT)?;

@@ -279,6 +279,8 @@ impl Drop for QueuedStart<'_> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn function(name: &str) -> FunctionId {
@@ -411,6 +413,22 @@ mod tests {
         let waited = tokio::time::timeout(Duration::from_millis(20), restore(&limiter, "hello"));
         assert!(waited.await.is_err());
         drop(first);
+    }
+
+    #[tokio::test]
+    async fn what_gives_way_goes_on_when_no_start_waits_any_more_or_after_a_while() {
+        let limiter = StartLimiter::new(1);
+        limiter.until_none_waits(WAIT_LIMIT).now_or_never().unwrap();
+        let first = restore(&limiter, "hello").await;
+        limiter.until_none_waits(WAIT_LIMIT).now_or_never().unwrap();
+        let mut second = Box::pin(restore(&limiter, "hello"));
+        assert!(futures::poll!(&mut second).is_pending());
+        limiter.until_none_waits(Duration::from_millis(5)).await;
+        let mut given_way = Box::pin(limiter.until_none_waits(WAIT_LIMIT));
+        assert!(futures::poll!(&mut given_way).is_pending());
+        drop(first);
+        let _second = second.await;
+        given_way.await;
     }
 
     #[tokio::test]

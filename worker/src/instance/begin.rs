@@ -170,7 +170,7 @@ impl SnapshotBeginning {
 /// Returns how many bytes a copy has of its own before it runs, at most: pages that are filled, of which most are the
 /// template's, and private files.
 fn held(program: &RestoreProgram, archive: &Path, ahead: &[AheadPage]) -> Result<u64, BeginError> {
-    /// A file of some bytes takes 2 KiB of the archive, or less. Outside, it has a page and an inode.
+    /// A file of some bytes takes 2 KiB of the archive. Outside, it has a page and an inode.
     const UNPACKED: u64 = 3;
     let files = fs::metadata(archive)?.len() * UNPACKED;
     Ok(program.bytes() + ahead.len() as u64 * PAGE + files)

@@ -209,6 +209,7 @@ fn what_a_gateway_found_gone_where_it_was_is_there_after_a_move() {
     fleet.grant(&id, &ours, &hello, Millis(3));
     assert!(!gone(&mut fleet, &other, 4));
     fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert!(fleet.begin_move(&id, Millis(5)));
     assert!(!gone(&mut fleet, &ours, 5));
     fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(6));
     assert!(!gone(&mut fleet, &ours, 7));

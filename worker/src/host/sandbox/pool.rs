@@ -24,7 +24,8 @@ use crate::host::start_limiter::StartLimiter;
 
 /// How long after a sandbox was taken the next one is created: the start that took it comes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
-/// How long the next one waits for starts that wait for a processor. By then there are more of them than sandboxes.
+/// How long making sandboxes waits for starts that wait for a processor. If these wait longer, they will need more
+/// sandboxes than there are.
 const GIVE_WAY: Duration = Duration::from_millis(500);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Interval between checks whether fewer are wanted.
@@ -197,13 +198,20 @@ impl SandboxPool {
         }
     }
 
+    async fn give_way(&self) {
+        let given_way = self.starts.until_none_waits(GIVE_WAY);
+        let _closing = self.closing.run_until_cancelled(given_way).await;
+    }
+
     async fn fill(&self) {
+        if self.ready.lock().len() < self.wanted() {
+            self.give_way().await;
+        }
         loop {
             let lacking = self.wanted().saturating_sub(self.ready.lock().len());
             if lacking == 0 || self.closing.is_cancelled() {
                 return;
             }
-            self.starts.until_none_waits(GIVE_WAY).await;
             // Two run in parallel, so that a start which must create its own finds room among the makers.
             let (one, other) = tokio::join!(self.make_ready(), async {
                 if lacking > 1 { self.make_ready().await } else { Ok(()) }
@@ -217,6 +225,7 @@ impl SandboxPool {
 
     /// Furnishes what is lacking, and ends what was not wanted for a while.
     async fn furnish_ahead(&self) {
+        self.give_way().await;
         let _making = self.furnishing.lock().await;
         while !self.closing.is_cancelled() {
             let over = self.furnished.lock().give_up(None, Instant::now());
@@ -224,7 +233,6 @@ impl SandboxPool {
             let Some(lacking) = self.furnished.lock().lacking(Instant::now()) else {
                 break;
             };
-            self.starts.until_none_waits(GIVE_WAY).await;
             let Some(made) = self.closing.run_until_cancelled(self.make_furnished(&lacking)).await else {
                 break;
             };
@@ -288,18 +296,21 @@ impl SandboxPool {
     }
 }
 
-/// Ends sandboxes that nobody needs, and lets go of what was in them.
 /// Takes the first that has not died while it waited, as of a host without memory.
 fn living(take: impl Fn() -> Option<EmptySandbox>) -> Option<EmptySandbox> {
-    std::iter::from_fn(take).find(|empty| {
+    std::iter::from_fn(take).find_map(|empty| {
         let state = *empty.sandbox.function_state().borrow();
-        if state != FunctionState::Alive {
-            tracing::warn!(?state, "a sandbox died while it waited");
+        if state == FunctionState::Alive {
+            return Some(empty);
         }
-        state == FunctionState::Alive
+        tracing::warn!(?state, "a sandbox died while it waited");
+        // The start does not wait for it.
+        tokio::spawn(end(empty));
+        None
     })
 }
 
+/// Ends sandboxes that nobody needs, and lets go of what was in them.
 async fn end_all(gone: Vec<ReadySandboxes<EmptySandbox>>) {
     for mut kind in gone {
         for empty in kind.ready.drain(..) {
