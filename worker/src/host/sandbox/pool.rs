@@ -198,20 +198,20 @@ impl SandboxPool {
         }
     }
 
-    async fn give_way(&self) {
-        let given_way = self.starts.until_none_waits(GIVE_WAY);
+    async fn give_way(&self, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        let given_way = self.starts.until_none_waits(left);
         let _closing = self.closing.run_until_cancelled(given_way).await;
     }
 
     async fn fill(&self) {
-        if self.ready.lock().len() < self.wanted() {
-            self.give_way().await;
-        }
+        let gives_way_until = Instant::now() + GIVE_WAY;
         loop {
             let lacking = self.wanted().saturating_sub(self.ready.lock().len());
             if lacking == 0 || self.closing.is_cancelled() {
                 return;
             }
+            self.give_way(gives_way_until).await;
             // Two run in parallel, so that a start which must create its own finds room among the makers.
             let (one, other) = tokio::join!(self.make_ready(), async {
                 if lacking > 1 { self.make_ready().await } else { Ok(()) }
@@ -225,7 +225,7 @@ impl SandboxPool {
 
     /// Furnishes what is lacking, and ends what was not wanted for a while.
     async fn furnish_ahead(&self) {
-        self.give_way().await;
+        let gives_way_until = Instant::now() + GIVE_WAY;
         let _making = self.furnishing.lock().await;
         while !self.closing.is_cancelled() {
             let over = self.furnished.lock().give_up(None, Instant::now());
@@ -233,6 +233,7 @@ impl SandboxPool {
             let Some(lacking) = self.furnished.lock().lacking(Instant::now()) else {
                 break;
             };
+            self.give_way(gives_way_until).await;
             let Some(made) = self.closing.run_until_cancelled(self.make_furnished(&lacking)).await else {
                 break;
             };
