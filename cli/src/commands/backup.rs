@@ -171,9 +171,7 @@ pub(crate) fn restore(args: &RestoreBackupArgs) -> Result<ExitCode> {
         .chain(KEYS)
         // A backup from before a cluster's authority was made does not remove the authority.
         .chain(unpacked.path().join(AUTHORITY).exists().then_some(AUTHORITY));
-    let aside = layout
-        .data
-        .join(format!("before-restore-{}", unix_ms().cast_unsigned()));
+    let aside = layout.data.join(format!("before-restore-{}", unix_ms()));
     make_private([aside.clone()])?;
     for name in names {
         let (there, new) = (layout.data.join(name), unpacked.path().join(name));

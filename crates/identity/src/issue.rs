@@ -90,7 +90,11 @@ impl CertificateIssuer {
         }
     }
 
-    fn refuse_revoked(&self, peer: &Peer) -> Result<(), ApiError> {
+    /// Refuses a member that is revoked.
+    ///
+    /// # Errors
+    /// `unauthorized` if it is.
+    pub fn refuse_revoked(&self, peer: &Peer) -> Result<(), ApiError> {
         if !self.member.revoked().has(peer) {
             return Ok(());
         }

@@ -39,13 +39,8 @@ pub(super) fn caller(of: &Extensions) -> Caller {
 /// Refuses a caller without the role that the path requires, and one revoked since it connected.
 pub(super) fn check(scheduler: &Scheduler, request: &Request) -> Result<(), Refused> {
     let (caller, path) = (caller(request.extensions()), request.uri().path());
-    if let (Caller::Member(peer), Some(issuing)) = (&caller, &scheduler.config.issuing)
-        && issuing.member().revoked().has(peer)
-    {
-        return Err(ApiError::new(
-            ErrorCode::Unauthorized,
-            format!("the {peer} is revoked: set its host up anew, so that it joins under another name"),
-        ));
+    if let (Caller::Member(peer), Some(issuing)) = (&caller, &scheduler.config.issuing) {
+        issuing.refuse_revoked(peer)?;
     }
     let roles = may_send(request);
     if caller.is_one_of(roles) {

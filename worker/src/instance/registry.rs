@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rekindle_wire::InstanceId;
+use rekindle_wire::{ApiError, ErrorCode, InstanceId};
 use tokio::sync::Notify;
 
 use super::lifecycle::Instance;
@@ -81,8 +81,17 @@ impl Instances {
         self.is_draining.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether no new instances are accepted.
-    pub fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
+    /// Checks that new instances are accepted.
+    ///
+    /// # Errors
+    /// `unavailable` if the worker is drained.
+    pub fn check_accepting(&self) -> Result<(), ApiError> {
+        if !self.is_draining.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorCode::Unavailable,
+            "the worker is drained and takes no instances: name another, or `fn undrain` it",
+        ))
     }
 }

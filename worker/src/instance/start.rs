@@ -133,12 +133,7 @@ impl Starter {
         caller: &HeaderMap,
         beginning: StartOptions,
     ) -> Result<Arc<Instance>, ApiError> {
-        if self.instances.is_draining() {
-            return Err(ApiError::new(
-                ErrorCode::Unavailable,
-                "the worker is drained and takes no instances: name another, or `fn undrain` it",
-            ));
-        }
+        self.instances.check_accepting()?;
         let park = order.park;
         let instance = self.make(order);
         instance.records_files.store(beginning.is_rehearsal, Ordering::Relaxed);

@@ -97,10 +97,7 @@ impl MigrationTargets {
     pub async fn prepare(self: &Arc<Self>, order: TargetOrder) -> Result<(), ApiError> {
         let ExpectedInstance { spec, secrets, .. } = self.admit(&order)?;
         let order = TargetOrder { spec, ..order };
-        if self.host.instances.is_draining() {
-            let message = "the worker is drained and takes no instances: name another, or `fn undrain` it";
-            return Err(ApiError::new(ErrorCode::Unavailable, message));
-        }
+        self.host.instances.check_accepting()?;
         if self.host.instances.get(&order.instance).is_some() {
             let message = format!("instance {} is on this worker already", order.instance);
             return Err(ApiError::new(ErrorCode::Conflict, message));
