@@ -3,6 +3,7 @@
 //! gateway.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -182,7 +183,12 @@ impl Runner {
         drop(place);
         let outcome = CallOutcome { id, attempt, what };
         self.tell(|| self.scheduler.end_call(&outcome)).await;
-        self.held.lock().remove(&outcome.id);
+        // A claim that ran out was given to a later attempt, here perhaps: its entry stays.
+        if let Entry::Occupied(held) = self.held.lock().entry(outcome.id)
+            && *held.get() == attempt
+        {
+            held.remove();
+        }
     }
 
     async fn invoke(&self, claimed: ClaimedCall, mut sent: http::HeaderMap) -> Result<StoredResponse, ApiError> {

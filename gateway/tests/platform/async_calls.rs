@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::HeaderMap;
@@ -487,6 +488,34 @@ async fn a_scheduler_that_is_away_delays_a_call_and_loses_none() {
     platform.restart_scheduler().await;
     assert_eq!(platform.result(&call).await.status(), 200);
     assert_eq!(platform.call(&call).await.attempts, 1, "its gateway went on, and told");
+}
+
+#[tokio::test]
+async fn the_end_of_an_attempt_leaves_the_next_ones_claim_alone() {
+    let platform = Platform::start().await;
+    platform.deploy("hello", "max_instances = 3\n").await;
+    let call = platform.accepted("hello/slow/10000").await;
+    let invocations = || platform.worker.invocations.load(Ordering::SeqCst);
+    until("it runs", async || invocations() == 1).await;
+    let first_ends = tokio::time::sleep(Duration::from_millis(10_500));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let database = format!("sqlite:{}", platform.dir.path().join("scheduler.db").display());
+    let database = sqlx::SqlitePool::connect(&database).await.unwrap();
+    until("its claim has run out, and it runs a second time", async || {
+        let lapse = sqlx::query("UPDATE async_calls SET due_unix_ms = 0 WHERE attempts = 1");
+        lapse.execute(&database).await.unwrap();
+        invocations() == 2
+    })
+    .await;
+    let due = || async {
+        let due = sqlx::query_scalar("SELECT due_unix_ms FROM async_calls WHERE state = 'running'");
+        due.fetch_one(&database).await.expect("it runs still")
+    };
+    first_ends.await;
+    let before: i64 = due().await;
+    until("the second's claim is extended", async || due().await > before).await;
+    assert_eq!(platform.result(&call).await.status(), 200);
+    assert_eq!(platform.call(&call).await.attempts, 2, "no third was begun");
 }
 
 #[tokio::test]
