@@ -186,6 +186,8 @@ impl Rule for DatabaseRule {
         Box::pin(async move {
             let mut wanted = RequiredObjects::default();
             let (mut under_way, mut functions) = (HashSet::new(), HashSet::new());
+            // Before the versions: a renewal that ends in between is seen as under way, or has its snapshot in them.
+            let renewing = self.store.renewing().await?;
             for kept in self.store.kept().await? {
                 functions.insert(kept.function.clone());
                 let version = (kept.function, kept.version);
@@ -199,7 +201,7 @@ impl Rule for DatabaseRule {
                     }
                 }
             }
-            under_way.extend(self.store.renewing().await?);
+            under_way.extend(renewing);
             wanted
                 .snapshots
                 .extend(self.store.replaced().await?.into_iter().map(|(id, _)| id));
