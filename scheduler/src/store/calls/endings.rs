@@ -180,7 +180,7 @@ impl Store {
         .map_err(failed(doing))?;
         // Small calls count for their row, too.
         let beyond: Vec<ForgottenRow> = sqlx::query_as(sqlx::AssertSqlSafe(format!(
-            "DELETE FROM async_calls WHERE id IN (SELECT id FROM ( \
+            "DELETE FROM async_calls WHERE state = $1 AND id IN (SELECT id FROM ( \
              SELECT id, own, SUM(size) OVER (ORDER BY own, id) AS so_far FROM ( \
              SELECT id, bytes + 512 AS size, \
              SUM(bytes + 512) OVER (PARTITION BY namespace, function ORDER BY \
