@@ -17,6 +17,8 @@ use crate::store::{CallNotification, StoreError};
 /// Interval between two sweeps, while there is something to do and while there is not.
 const BUSY: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(5);
+/// How late a sweep may be, or by how much the clock may be set, before claims are extended.
+const STALL: Duration = Duration::from_secs(2);
 /// Interval between two checks of what is kept.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// How long a response is kept.
@@ -30,7 +32,7 @@ const KEPT_ALL: i64 = 512 << 20;
 
 /// Runs until dropped.
 pub(crate) async fn run(scheduler: Scheduler) {
-    // Gateways could not report their calls while there was no scheduler.
+    // Gateways could not report their calls while there was no scheduler, or while it stood still.
     let mut renewed = false;
     let mut forgotten: Option<Instant> = None;
     loop {
@@ -59,16 +61,32 @@ pub(crate) async fn run(scheduler: Scheduler) {
                 BUSY
             }
         };
+        let since = unix_ms();
         if pause < IDLE {
             tokio::time::sleep(pause).await;
         } else {
             drop(tokio::time::timeout(pause, scheduler.calls.work.notified()).await);
         }
+        if is_out_of_step(since, unix_ms(), pause) {
+            tracing::warn!(
+                "the scheduler stood still, or its clock was set: claims of asynchronous invocations are extended"
+            );
+            renewed = false;
+        }
     }
+}
+
+/// Whether claims may have run out, or hold for too long, by the clock alone: a pause of at most `limit` took from
+/// `since` to `until`, Unix time in ms.
+fn is_out_of_step(since: i64, until: i64, limit: Duration) -> bool {
+    let most = limit.saturating_add(STALL).as_millis();
+    u128::try_from(until.saturating_sub(since)).map_or(true, |passed| passed > most)
 }
 
 /// Sweeps once. Returns whether anything waits or runs.
 async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
+    // Before the database is waited for: no claim ends while it is.
+    let now = unix_ms();
     let changes = scheduler.calls.queues().changes();
     let counted = scheduler.store.call_queues().await?;
     let (mut waiting, mut running) = (false, false);
@@ -77,7 +95,6 @@ async fn sweep(scheduler: &Scheduler) -> Result<bool, StoreError> {
         running |= due.running > 0;
     }
     scheduler.calls.queues().replace(counted, changes);
-    let now = unix_ms();
     let metrics = &scheduler.metrics.async_calls;
     if running {
         let lost = scheduler.store.release_lost_calls(now).await?;
@@ -145,4 +162,20 @@ async fn forget(scheduler: &Scheduler) -> Result<(), StoreError> {
         note_untold(scheduler, &forgotten.untold);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_that_was_too_long_or_went_back_in_time_is_noticed() {
+        let is_out = |passed| is_out_of_step(1_000_000, 1_000_000 + passed, BUSY);
+        assert!([0, 500, 2_500].iter().all(|passed| !is_out(*passed)));
+        assert!(
+            [2_501, 60_000, i64::MAX - 1_000_000, -1]
+                .iter()
+                .all(|passed| is_out(*passed))
+        );
+    }
 }
