@@ -17,7 +17,7 @@ mod preparation;
 mod runtime_snapshot;
 mod worker;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rekindle_wire::api::{Alias, PhaseTime, SnapshotSummary, VersionInfo};
 use rekindle_wire::clock::unix_s;
@@ -33,10 +33,13 @@ use crate::digests;
 use crate::placing::{self, pump};
 use crate::releases;
 use crate::state::{DeployPlace, Scheduler};
-use crate::store::{AttemptReset, NewVersion, Rollout};
+use crate::store::{AttemptReset, NewVersion, Rollout, StoreError};
 
 /// Longest duration of the whole preparation, without two boots.
 const LIMIT: Duration = Duration::from_secs(600);
+/// How long storing the outcome is tried, and the pause in between.
+const STORE_LIMIT: Duration = Duration::from_secs(60);
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a snapshot that was made is not recorded.
 const ENCRYPTED_MEANWHILE: &str = "its namespace was encrypted while it was made: it is made anew";
@@ -101,29 +104,31 @@ pub(crate) fn begin(
             (_, Some(canary)) => Rollout::Share(canary),
             (_, None) => Rollout::All,
         };
-        let mut stored = Ok(false);
         if let Ok(done) = &outcome {
             let (snapshot, why_none) = (done.snapshot.as_ref(), done.snapshot_error.as_deref());
-            stored = here.store.set_live(&done.spec, snapshot, why_none, &phases, part).await;
-            if let Ok(false) = stored {
-                let why = match version.info.reused {
-                    Some(_) => "the version whose files it uses was removed meanwhile: deploy again",
-                    None => "the function was deleted meanwhile, or this deploy was given up: deploy again",
-                };
+            let set_live = || here.store.set_live(&done.spec, snapshot, why_none, &phases, part);
+            let why = match keep_storing(set_live).await {
+                Ok(true) => None,
+                Ok(false) if version.info.reused.is_some() => {
+                    Some("the version whose files it uses was removed meanwhile: deploy again")
+                }
+                Ok(false) => Some("the function was deleted meanwhile, or this deploy was given up: deploy again"),
+                Err(_) => Some("the scheduler's database did not take it: see the scheduler's log, and deploy again"),
+            };
+            if let Some(why) = why {
                 outcome = Err(ApiError::new(ErrorCode::Unavailable, why));
             }
         }
         here.metrics.deployed(outcome.is_ok(), &phases);
         if let Err(error) = &outcome {
-            let failed = here.store.set_failed(&function, number, error, &phases).await;
-            stored = failed.map(|()| false);
-        }
-        if let Err(error) = stored {
-            tracing::error!(
-                %function, version = %number, error = &error as &dyn std::error::Error,
-                "the outcome of a deploy could not be stored"
-            );
-            return abandon(&here, instance);
+            let set_failed = || here.store.set_failed(&function, number, error, &phases);
+            if keep_storing(set_failed).await.is_err() {
+                tracing::error!(
+                    %function, version = %number,
+                    "the outcome of a deploy could not be stored: restart the scheduler before the next deploy of it"
+                );
+                return abandon(&here, instance);
+            }
         }
         match outcome {
             Ok(done) => {
@@ -171,6 +176,27 @@ pub(crate) fn begin(
             );
         }
     });
+}
+
+/// Stores the outcome of a deploy, repeatedly if that fails: a function whose deploy has no outcome can be neither
+/// deployed nor removed.
+async fn keep_storing<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
+where
+    S: Future<Output = Result<T, StoreError>>,
+{
+    let end = Instant::now() + STORE_LIMIT;
+    loop {
+        let stored = store().await;
+        let Err(error) = &stored else { return stored };
+        tracing::warn!(
+            error = error as &dyn std::error::Error,
+            "the outcome of a deploy is not stored yet"
+        );
+        if Instant::now() >= end {
+            return stored;
+        }
+        tokio::time::sleep(STORE_PAUSE).await;
+    }
 }
 
 /// Has a worker prepare the version, from layers that there are already if `built`. Returns the last instance, the
