@@ -148,7 +148,7 @@ async fn lose(scheduler: &Scheduler, damaged: &DamagedSnapshot) {
     let (function, version) = (&spec.function, spec.version);
     tracing::warn!(%function, %version, %snapshot, why, "a version has lost its snapshot");
     let told = format!("snapshot {snapshot} is damaged: {why}; each start boots: deploy again for a new one");
-    if let Err(error) = scheduler.store.lose_snapshot(&spec, &told).await {
+    if let Err(error) = scheduler.store.lose_snapshot(&spec, snapshot, &told).await {
         // After its next restart the scheduler trusts the snapshot again, and a worker finds it damaged again.
         tracing::warn!(%function, error = &error as &dyn std::error::Error, "a damaged snapshot could not be noted");
     }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use rekindle_wire::api::{Alias, Canary, PhaseTime, Reused, SnapshotSummary, VersionInfo, VersionState};
 use rekindle_wire::function_config::FunctionConfig;
 use rekindle_wire::internal::VersionSpec;
-use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, VersionNumber};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 use sqlx::any::AnyRow;
 use sqlx::{Any, Row as _, Transaction};
 
@@ -249,35 +249,44 @@ impl Store {
         Ok(reused.map_or(0, |reused| i64::from(reused.version.0)))
     }
 
-    /// Stores this `spec`, which includes the digest of the version's snapshot, unless the version has lost the
-    /// snapshot meanwhile.
+    /// Stores this `spec`, which includes the digest of the version's snapshot, unless the version has lost or renewed
+    /// the snapshot meanwhile.
     pub(crate) async fn keep_digest(&self, spec: &VersionSpec) -> Result<(), StoreError> {
+        let Some(snapshot) = &spec.snapshot else { return Ok(()) };
         sqlx::query(
             "UPDATE versions SET spec = $1 WHERE number = $2 AND state = 'live' AND snapshot_error IS NULL \
-             AND function_id = (SELECT id FROM functions WHERE namespace = $3 AND name = $4)",
+             AND function_id = (SELECT id FROM functions WHERE namespace = $3 AND name = $4) AND spec LIKE $5",
         )
         .bind(json(spec)?)
         .bind(i64::from(spec.version.0))
         .bind(spec.function.namespace())
         .bind(spec.function.name())
+        .bind(starts_from(snapshot))
         .execute(&self.writes)
         .await
         .map_err(failed("keep the digest of a snapshot"))?;
         Ok(())
     }
 
-    /// Records that the version, now with this `spec`, has lost its snapshot: it continues to serve, booted.
-    pub(crate) async fn lose_snapshot(&self, spec: &VersionSpec, why: &str) -> Result<(), StoreError> {
+    /// Records that the version, now with this `spec`, has lost `snapshot`: it continues to serve, booted. If it has
+    /// renewed it meanwhile, nothing changes.
+    pub(crate) async fn lose_snapshot(
+        &self,
+        spec: &VersionSpec,
+        snapshot: &SnapshotId,
+        why: &str,
+    ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET spec = $1, snapshot = NULL, snapshot_error = $2 \
              WHERE number = $3 AND state = 'live' \
-             AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
+             AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5) AND spec LIKE $6",
         )
         .bind(json(spec)?)
         .bind(why)
         .bind(i64::from(spec.version.0))
         .bind(spec.function.namespace())
         .bind(spec.function.name())
+        .bind(starts_from(snapshot))
         .execute(&self.writes)
         .await
         .map_err(failed("note a damaged snapshot"))?;
@@ -293,7 +302,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         sqlx::query(
             "UPDATE versions SET state = 'failed', error = $1, phases = $2 \
-             WHERE number = $3 AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
+             WHERE number = $3 AND state <> 'live' AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
         )
         .bind(json(error)?)
         .bind(json(phases)?)
@@ -446,6 +455,11 @@ impl Store {
             .map(|spec| serde_json::from_str(spec).map_err(unreadable("versions.spec")))
             .collect()
     }
+}
+
+/// What the stored spec of a version that starts from the snapshot is like.
+fn starts_from(snapshot: &SnapshotId) -> String {
+    format!("%\"snapshot\":\"{snapshot}\"%")
 }
 
 fn from_row(row: &AnyRow) -> Result<VersionInfo, StoreError> {

@@ -43,7 +43,22 @@ async fn digests_of_snapshots_are_kept_until_they_are_lost(place: &TestDatabase)
     // A digest that comes late does not bring a lost snapshot back.
     let mut lost = spec.clone();
     (lost.snapshot, lost.snapshot_digest) = (None, None);
-    store.lose_snapshot(&lost, "damaged").await.unwrap();
+    let lose = async |snapshot: &str| {
+        let snapshot = snapshot.parse().unwrap();
+        store.lose_snapshot(&lost, &snapshot, "damaged").await.unwrap();
+    };
+    lose("s-0").await;
+    let renewed = rekindle_wire::internal::VersionSpec {
+        snapshot: Some("s-0".parse().unwrap()),
+        ..spec.clone()
+    };
+    store.keep_digest(&renewed).await.unwrap();
+    assert_eq!(
+        store.live_specs().await.unwrap(),
+        [spec.clone()],
+        "what was renewed stays"
+    );
+    lose("s-1").await;
     store.keep_digest(&spec).await.unwrap();
     assert_eq!(store.live_specs().await.unwrap(), [lost]);
     store.delete_function(&name, 7).await.unwrap();
