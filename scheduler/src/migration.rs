@@ -17,7 +17,7 @@ use rekindle_wire::{ApiError, ErrorCode, InstanceId, MigrationId, WorkerId};
 use crate::catalog::ClaimedVersion;
 use crate::clock::Millis;
 use crate::cluster::ClusterState;
-use crate::fleet::moves::PlannedMove;
+use crate::fleet::moves::{PlannedMove, Whereabouts};
 use crate::placing::pump;
 use crate::state::Scheduler;
 use crate::worker::WorkerError;
@@ -28,6 +28,10 @@ const SETTLE_MAX: Duration = Duration::from_secs(300);
 /// How long a gateway may take to return its lease once nothing is in flight. The worker rejects what it still sends.
 const RECALL_LIMIT: Duration = Duration::from_secs(2);
 const RECALL_PAUSE: Duration = Duration::from_millis(1);
+/// After the source's answer was lost: until reports that were under way have come, and how long others are waited for.
+const REPORTS_COME: Duration = Duration::from_secs(2);
+const REPORTS_LIMIT: Duration = Duration::from_secs(60);
+const REPORTS_PAUSE: Duration = Duration::from_millis(50);
 
 /// Moves an instance, or a copy of it.
 ///
@@ -176,10 +180,39 @@ async fn carry_out(
         }
     }
     let settle_ms = u64::try_from(settle.as_millis()).unwrap_or(u64::MAX);
-    workers
-        .perform(source, &order.id, &SettleLimit { settle_ms }, settle)
-        .await
-        .map_err(refused)
+    let limit = SettleLimit { settle_ms };
+    match workers.perform(source, &order.id, &limit, settle).await {
+        Err(error) if order.kind == MigrationKind::Move && error.may_have_been_done() => {
+            ask_where(scheduler, &order.instance, error).await
+        }
+        performed => performed.map_err(refused),
+    }
+}
+
+/// Learns from the workers' reports whether an instance has moved, as its source's answer was lost. If it has, nothing
+/// is known of the phases.
+async fn ask_where(
+    scheduler: &Scheduler,
+    instance: &InstanceId,
+    error: WorkerError,
+) -> Result<MigrationPhases, ApiError> {
+    tracing::warn!(%instance, %error, "whether an instance has moved is learnt from its workers' reports");
+    tokio::time::sleep(REPORTS_COME).await;
+    scheduler.state().fleet.ask_where(instance);
+    let end = Instant::now() + REPORTS_LIMIT;
+    while Instant::now() < end {
+        let whereabouts = scheduler.state().fleet.whereabouts(instance);
+        match whereabouts {
+            Whereabouts::Target => return Ok(MigrationPhases::default()),
+            Whereabouts::Source => return Err(refused(error)),
+            Whereabouts::Gone => break,
+            Whereabouts::Unknown => tokio::time::sleep(REPORTS_PAUSE).await,
+        }
+    }
+    Err(ApiError::new(
+        ErrorCode::MigrationLost,
+        format!("{error}, and neither worker reports {instance} any more: invoke the function again"),
+    ))
 }
 
 /// Records the outcome, and serves waiting asks.

@@ -55,6 +55,15 @@ impl WorkerError {
         }
     }
 
+    /// Whether the worker may have done what it was asked: the request may have reached it.
+    pub(crate) fn may_have_been_done(&self) -> bool {
+        match self {
+            Self::Unreachable { source, .. } => !source.is_connect(),
+            Self::Unread { .. } => true,
+            Self::Refused { .. } => false,
+        }
+    }
+
     /// Whether the worker takes nothing new, as it is shutting down.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if *status == StatusCode::SERVICE_UNAVAILABLE)

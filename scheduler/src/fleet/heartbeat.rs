@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use rekindle_wire::api::{InstanceInfo, InstanceState};
 use rekindle_wire::internal::Heartbeat;
-use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
+use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
 use super::{Draining, Fleet, Instance, Stage, UNSEEN, Worker};
 use crate::catalog::ClaimedVersion;
@@ -47,7 +47,11 @@ impl Fleet {
         for info in &beat.instances {
             match self.instances.get(&info.id) {
                 // The instance is moving to this worker and does not belong to it yet.
-                Some(instance) if instance.moves_to(&beat.worker) => {}
+                Some(instance) if instance.moves_to(&beat.worker) => {
+                    if let Some(mut instance) = self.instances.get_mut(&info.id) {
+                        instance.note_where(info, &beat.worker);
+                    }
+                }
                 // The instance has moved on.
                 Some(instance) if instance.worker != beat.worker => stop.push(info.id.clone()),
                 Some(instance) => {
@@ -157,6 +161,8 @@ impl Instance {
             false => info.in_flight,
         };
         self.started = info.started;
+        let worker = self.worker.clone();
+        self.note_where(info, &worker);
         if self.in_flight > 0 {
             self.last_active = now;
         } else {
@@ -176,5 +182,13 @@ impl Instance {
             (_, InstanceState::Starting) => Stage::Starting,
             (_, InstanceState::Capturing) => Stage::Capturing,
         };
+    }
+
+    /// Notes, of one that is moving, that it runs on this worker.
+    fn note_where(&mut self, info: &InstanceInfo, worker: &WorkerId) {
+        let runs = matches!(info.state, InstanceState::Ready | InstanceState::Parked);
+        if let Some(moving) = self.moving.as_mut().filter(|_| runs) {
+            moving.runs_on = Some(worker.clone());
+        }
     }
 }

@@ -287,7 +287,7 @@ mod tests {
                     last = s;
                     fleet.leave_alone(&relief.instance, now.plus(REST));
                     fleet.instances.get_mut(&relief.instance).unwrap().moving =
-                        Some(Move { to: relief.to.clone(), since: None });
+                        Some(Move { to: relief.to.clone(), since: None, runs_on: None });
                     fleet.moved(&relief.instance, &rekindle_wire::migration::MigrationKind::Move, &relief.to, now);
                 }
             }

@@ -17,6 +17,19 @@ pub(crate) struct Move {
     pub(crate) to: WorkerId,
     /// When invocations stopped being sent to it; `None` while both sides only prepare.
     pub(crate) since: Option<Millis>,
+    /// The worker that last reported it as running.
+    pub(crate) runs_on: Option<WorkerId>,
+}
+
+/// Where an instance runs whose move has an unknown outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// Neither worker has reported it yet.
+    Unknown,
+    Source,
+    Target,
+    /// It is known no more.
+    Gone,
 }
 
 /// A move that can begin.
@@ -79,6 +92,7 @@ impl Fleet {
                     instance.moving = Some(Move {
                         to: target.clone(),
                         since: None,
+                        runs_on: None,
                     });
                 }
             }
@@ -155,6 +169,28 @@ impl Fleet {
             return true;
         }
         false
+    }
+
+    /// Waits to hear anew which worker runs a moving instance.
+    pub(crate) fn ask_where(&mut self, id: &InstanceId) {
+        if let Some(mut instance) = self.instances.get_mut(id)
+            && let Some(moving) = &mut instance.moving
+        {
+            moving.runs_on = None;
+        }
+    }
+
+    /// Where a moving instance runs, by the heartbeats since [`Self::ask_where`].
+    pub(crate) fn whereabouts(&self, id: &InstanceId) -> Whereabouts {
+        let Some(instance) = self.instances.get(id) else {
+            return Whereabouts::Gone;
+        };
+        let moving = instance.moving.as_ref();
+        match moving.and_then(|moving| moving.runs_on.as_ref()) {
+            None => Whereabouts::Unknown,
+            Some(worker) if *worker == instance.worker => Whereabouts::Source,
+            Some(_) => Whereabouts::Target,
+        }
     }
 
     /// Number of instances that are moving or preparing to.

@@ -1,6 +1,6 @@
 //! Moves, and what becomes of instances that do not move.
 
-use rekindle_wire::api::StartKind;
+use rekindle_wire::api::{InstanceState, StartKind};
 use rekindle_wire::internal::LeaseReport;
 
 use super::*;
@@ -29,6 +29,32 @@ fn ask() -> SlotRequest {
         avoid: Vec::new(),
         avoid_until: Millis(0),
     }
+}
+
+#[test]
+fn reports_tell_where_it_runs_when_the_sources_answer_was_lost() {
+    let (hello, mut fleet) = (hello(), two_workers());
+    let id = ready(&mut fleet, "i-a", &hello, Millis(1));
+    fleet.plan_move(&id, None, &MigrationKind::Move).unwrap();
+    assert!(fleet.begin_move(&id, Millis(2)));
+    let report = |fleet: &mut Fleet, from, state| {
+        let mut listed = info(&id, &hello.spec, from, 0, 0);
+        listed.state = state;
+        let stop = fleet.heartbeat(&beat(from, 1, 100, vec![listed]), Millis(3), |_, _| {
+            ClaimedVersion::Unknown
+        });
+        assert!(stop.is_empty(), "{stop:?}");
+        fleet.whereabouts(&id)
+    };
+    assert_eq!(report(&mut fleet, 0, InstanceState::Ready), Whereabouts::Source);
+    fleet.ask_where(&id);
+    assert_eq!(report(&mut fleet, 0, InstanceState::Moving), Whereabouts::Unknown);
+    assert_eq!(report(&mut fleet, 1, InstanceState::Starting), Whereabouts::Unknown);
+    assert_eq!(report(&mut fleet, 1, InstanceState::Ready), Whereabouts::Target);
+    fleet.moved(&id, &MigrationKind::Move, &worker(1), Millis(4));
+    assert_eq!(report(&mut fleet, 1, InstanceState::Ready), Whereabouts::Unknown);
+    fleet.forget(&id, Millis(5));
+    assert_eq!(fleet.whereabouts(&id), Whereabouts::Gone);
 }
 
 #[test]
