@@ -288,9 +288,13 @@ async fn read_objects(worker: Arc<Worker>, call: Call<worker::ReadObjects>) -> R
 async fn park_instance(worker: Arc<Worker>, call: Call<worker::Park>) -> Result<(), ApiError> {
     let id = call.at.id;
     let instance = worker.instances.get(&id).ok_or_else(gone)?;
-    let parked = instance.park().await;
-    worker.instances.changed.notify_one();
-    match parked {
+    // It is completed even if the scheduler goes away in the middle.
+    let parked = tokio::spawn(async move {
+        let parked = instance.park().await;
+        worker.instances.changed.notify_one();
+        parked
+    });
+    match parked.await.unwrap_or(Parking::Gone) {
         Parking::Parked => Ok(()),
         Parking::Gone => Err(gone()),
         Parking::Busy => Err(ApiError::new(
