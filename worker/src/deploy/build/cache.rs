@@ -103,6 +103,8 @@ impl DepsCache {
         lock.lock_shared()?;
         write!(lock, "{bytes} {}", took.as_millis())?;
         fs::rename(tree, new.join("tree"))?;
+        // A name that outlives a power failure must not have empty files below it.
+        rustix::fs::syncfs(File::open(&new)?)?;
         if fs::rename(&new, &entry).is_err() {
             fs::rename(new.join("tree"), tree)?;
             remove_tree(&new)?;
