@@ -1,7 +1,7 @@
 //! A gateway: how each request is answered, by its route.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Json;
 use axum::body::Body;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::async_calls::{self, AsyncInvocation, Targets};
 use crate::body::Sender;
 use crate::callers::{self, Callers};
+use crate::clients::address::is_of_this_machine;
 use crate::clients::{ClientPermit, Clients};
 use crate::config::Paths;
 use crate::connection::{RequestHandler, RequestOrigin, WINDOW};
@@ -137,20 +138,21 @@ impl Gateway {
         let Dispatch { routes, slots, .. } = &*self.dispatch;
         let mut wanted = routes.shown(function);
         if wanted.is_none() {
-            // It may be new. If the scheduler does not answer, no instance of it is found either.
-            let news = slots
-                .scheduler
-                .routes(&slots.gateway, routes.revision(), Duration::ZERO);
-            if let Ok(told) = news.await {
-                routes.apply(told);
-            }
+            // It may be new. What asks for a key must not be invoked without one because it was not known in time.
+            let told = slots.scheduler.routes_with(&slots.gateway, routes.revision(), function);
+            routes.apply(told.await?);
             wanted = routes.shown(function);
         }
         let CallerRequirements {
             auth,
             tokens,
             open_to_functions,
-        } = wanted.unwrap_or_default();
+        } = wanted.ok_or_else(|| {
+            ApiError::new(
+                ErrorCode::FunctionNotFound,
+                format!("no function \"{function}\" is live: `fn list` shows what is deployed"),
+            )
+        })?;
         if auth == Auth::None {
             return Ok(Arc::default());
         }
@@ -227,7 +229,7 @@ impl Gateway {
         }
         let Some(port) = self.redirect else { return Ok(None) };
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
-        let is_local = via.peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback);
+        let is_local = is_of_this_machine(via.peer, request.headers()) && host.is_none_or(Host::is_loopback);
         let is_health = matches!(request.uri().path(), "/healthz" | "/readyz");
         if is_local || is_health && !matches!(self.hosts.owner_of(host)?, HostOwner::Function(_)) {
             return Ok(None);

@@ -29,7 +29,7 @@ use rekindle_wire::internal::{
     KeysResponse, LeaseReport, LeaseResponse, Placement, PlacementRequest, RoutesResponse, UsageReport,
 };
 use rekindle_wire::stats::{TrafficReport, TrafficResponse};
-use rekindle_wire::{ApiError, CallId, ErrorCode};
+use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
@@ -256,8 +256,38 @@ impl SchedulerClient {
             epoch: Some(epoch),
             revision: Some(revision),
             wait_ms: u64::try_from(wait.as_millis()).ok(),
+            wanted: None,
         };
         self.call(&routes, &(), wait + CALL_LIMIT).await
+    }
+
+    /// Fetches the routes with those of a function that is not known here. While there is no scheduler, one is waited
+    /// for as placements wait.
+    ///
+    /// # Errors
+    /// `function_not_found` or `namespace_not_found` if the scheduler does not know it either, or `unavailable`.
+    pub(crate) async fn routes_with(
+        &self,
+        gateway: &GatewayId,
+        (epoch, revision): (String, u64),
+        function: &FunctionId,
+    ) -> Result<RoutesResponse, ApiError> {
+        let routes = AwaitRoutes {
+            gateway: gateway.clone(),
+            epoch: Some(epoch),
+            revision: Some(revision),
+            wait_ms: None,
+            wanted: Some(function.clone()),
+        };
+        let end = tokio::time::Instant::now() + TAKE_OVER_LIMIT;
+        loop {
+            match self.call(&routes, &(), CALL_LIMIT).await {
+                Err(error) if error.code == ErrorCode::Unavailable && tokio::time::Instant::now() < end => {
+                    tokio::time::sleep(ROUND_PAUSE).await;
+                }
+                told => return told,
+            }
+        }
     }
 
     /// Waits until keys change.

@@ -183,6 +183,12 @@ impl Catalog {
         ))
     }
 
+    /// Whether anything of the function can be invoked.
+    pub(crate) fn knows(&self, function: &FunctionId) -> bool {
+        let known = self.functions.get(function);
+        known.is_some_and(|known| !known.versions.is_empty() || !known.aliases.is_empty())
+    }
+
     /// Why the function has no live version: it, or its namespace, does not exist.
     pub(crate) fn missing(&self, function: &FunctionId) -> ApiError {
         let unknown = || {

@@ -1,5 +1,8 @@
 //! Keys of the API and namespaces: who may do what.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use rekindle_wire::access::{AccessRole, Scope};
 use rekindle_wire::api::{KeySummary, NamespaceSummary, NewKey, RevokedKey, VersionInfo};
 use rekindle_wire::interface::users::{Reach, described, in_namespace};
@@ -454,6 +457,26 @@ async fn a_function_that_asks_for_a_key_is_invoked_with_one_at_every_address() {
     assert_eq!(call(&platform, KEY, Method::DELETE, &path).await.status(), 200);
     let revoked = platform.function("shut").bearer_auth(&own.key).send().await.unwrap();
     assert_eq!(error(revoked).await.code, ErrorCode::Unauthorized);
+}
+
+#[tokio::test]
+async fn a_gateway_without_a_scheduler_admits_nobody_to_what_it_does_not_know() {
+    let mut platform = Platform::start().await;
+    platform.deploy("shut", "auth = \"key\"\n").await;
+    platform.stop_scheduler().await;
+    let (url, _other) = start_gateway(&platform.relay, |_| {}).await;
+    // The body is not whole until the scheduler is there again.
+    let body = futures::stream::once(async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        Ok::<_, std::convert::Infallible>("whole")
+    });
+    let call = platform.http.post(format!("{url}/function/shut/"));
+    let call = tokio::spawn(call.body(reqwest::Body::wrap_stream(body)).send());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    platform.restart_scheduler().await;
+    let answer = call.await.unwrap().unwrap();
+    assert_eq!(error(answer).await.code, ErrorCode::Unauthorized);
+    assert_eq!(platform.worker.invocations.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]

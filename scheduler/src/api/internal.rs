@@ -77,6 +77,9 @@ pub(super) async fn routes(scheduler: Scheduler, call: Call<AwaitRoutes>) -> Res
         let _waited_long_enough = tokio::time::timeout(wait, newest.changed()).await;
     }
     let state = scheduler.state();
+    if let Some(function) = at.wanted.filter(|wanted| !state.catalog.knows(wanted)) {
+        return Err(state.catalog.missing(&function));
+    }
     Ok(RoutesResponse {
         epoch: routes.epoch.clone(),
         revision: state.catalog.revision(),

@@ -5,7 +5,7 @@
 use crate::asynchronous::{
     AcceptedCall, CallOutcome, CallResult, CallbackOutcome, ClaimRequest, Claims, NewCall, Renewal,
 };
-use crate::ids::{CallId, GatewayId, Namespace, WorkerId};
+use crate::ids::{CallId, FunctionId, GatewayId, Namespace, WorkerId};
 use crate::internal::{
     Heartbeat, HeartbeatResponse, KeysResponse, LeaseReport, LeaseResponse, Placement, PlacementRequest,
     RoutesResponse, UsageReport,
@@ -39,7 +39,9 @@ crate::endpoints! {
         /// Its revision. By default none.
         revision: u64,
         /// For how long, in milliseconds. By default not at all.
-        wait_ms: u64
+        wait_ms: u64,
+        /// A function that the gateway does not know. If the scheduler does not either, the answer is that error.
+        wanted: FunctionId
     } () => OK RoutesResponse;
 
     /// Waits until keys of the API change. A gateway has applied the revision that it asks with.
