@@ -26,6 +26,7 @@ use rekindle_wire::headers::{FORCE_START, HOOK_PREFIX};
 use rekindle_wire::ids::ParseIdError;
 use rekindle_wire::{ApiError, CallId, ErrorCode, FunctionId, Selector};
 
+use crate::clients::address::is_of_this_machine;
 use crate::host::{Host, HostOwner, Hosts};
 
 /// Where a request goes.
@@ -127,7 +128,7 @@ pub(crate) fn route<B>(
     }
     let is_api = path == "/metrics" || path.starts_with("/v1/");
     if let (true, HostOwner::Shared, Some(api)) = (is_api, &owner, &hosts.api)
-        && !(peer.to_canonical().is_loopback() && host.is_none_or(Host::is_loopback))
+        && !(is_of_this_machine(peer, request.headers()) && host.is_none_or(Host::is_loopback))
     {
         let message =
             format!("the API is not at this host: it is at {api} (--api-host), and on the gateway's own machine");
@@ -428,6 +429,12 @@ mod tests {
             let host = host::of(&request).unwrap();
             route(&request, host.as_ref(), peer, &hosts).map_err(|e| e.code)
         };
+        let forwarded = |host: &str, path: &str| {
+            let request = Request::get(path).header(HOST, host);
+            let request = request.header("x-forwarded-for", "203.0.113.9").body(()).unwrap();
+            let host = host::of(&request).unwrap();
+            route(&request, host.as_ref(), loopback, &hosts).map_err(|e| e.code)
+        };
         for (path, there) in [
             ("/v1/status", Route::Admin),
             ("/v1/openapi.json", Route::OpenApi),
@@ -437,6 +444,7 @@ mod tests {
             assert_eq!(found("api.example.net", PEER, path), Ok(there));
             for local in ["127.0.0.1:8080", "localhost", "[::1]"] {
                 assert!(found(local, loopback, path).is_ok(), "{local} {path}");
+                assert_eq!(forwarded(local, path), nowhere, "{local} {path}, which a proxy sent");
             }
             for (host, peer) in [
                 ("localhost", PEER),

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
@@ -29,6 +30,12 @@ pub(super) fn sender(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> Ip
         }
     }
     sender
+}
+
+/// Whether a process on this machine sends the request, and for itself: a proxy says for whom it sends one.
+pub(crate) fn is_of_this_machine(peer: IpAddr, headers: &HeaderMap) -> bool {
+    let is_forwarded = [FORWARDED_FOR, FORWARDED].iter().any(|name| headers.contains_key(name));
+    peer.to_canonical().is_loopback() && !is_forwarded
 }
 
 /// Parses an address as proxies write it, with or without a port.

@@ -3,7 +3,7 @@
 //! namespace that call others are one client, too. `address` finds the client behind proxies, `bucket` counts
 //! requests a second.
 
-mod address;
+pub(crate) mod address;
 mod bucket;
 
 use std::collections::HashMap;
