@@ -2,13 +2,16 @@
 
 pub(crate) mod places;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use axum::body::Body;
+use flate2::read::MultiGzDecoder;
 use futures::StreamExt as _;
+use rekindle_confined::upload::{Extension, UnpackError, inside};
 use rekindle_wire::api::{SourceFile, SourceKind};
 use rekindle_wire::function_config::{self, FunctionConfig};
 use rekindle_wire::{ApiError, ErrorCode};
@@ -21,8 +24,8 @@ pub(crate) const UPLOAD_MAX: u64 = 256 << 20;
 const UNPACKED_MAX: u64 = 4 << 30;
 const ENTRIES_MAX: usize = 200_000;
 const CONFIG_MAX: u64 = 1 << 20;
-/// Limit for a long name or an entry's attributes, which precede the entry as an entry of their own and are read whole.
-const EXTENSION_MAX: u64 = 64 << 10;
+/// Most bytes of all paths.
+const NAMES_MAX: usize = 32 << 20;
 
 /// Why an upload was refused.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +47,8 @@ pub(crate) enum UploadError {
     NotAnArchive(#[source] std::io::Error),
     #[error("the folder has {0}: leave it out")]
     Entry(String),
+    #[error(transparent)]
+    Record(#[from] UnpackError),
     #[error("the folder has no fn.toml at its top level: `fn init` makes one")]
     NoConfig,
     #[error(transparent)]
@@ -56,7 +61,9 @@ impl From<UploadError> for ApiError {
             UploadError::TooLarge => ErrorCode::TooLarge,
             UploadError::Interrupted(_) | UploadError::NotAnArchive(_) => ErrorCode::BadRequest,
             UploadError::Spool { .. } => ErrorCode::Internal,
-            UploadError::Entry(_) | UploadError::NoConfig | UploadError::Config(_) => ErrorCode::InvalidConfig,
+            UploadError::Entry(_) | UploadError::Record(_) | UploadError::NoConfig | UploadError::Config(_) => {
+                ErrorCode::InvalidConfig
+            }
         };
         Self::new(code, rekindle_wire::error::chain(&error))
     }
@@ -116,13 +123,10 @@ pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadErro
         out.write_all(&chunk).await.map_err(spool)?;
     }
     out.flush().await.map_err(spool)?;
-    let (archive, again) = (file.reopen().map_err(spool)?, file.reopen().map_err(spool)?);
-    let folder = tokio::task::spawn_blocking(move || {
-        check_extensions(archive)?;
-        look_through(again)
-    })
-    .await
-    .map_err(|e| spool(std::io::Error::other(e)))??;
+    let archive = file.reopen().map_err(spool)?;
+    let folder = tokio::task::spawn_blocking(move || look_through(archive))
+        .await
+        .map_err(|e| spool(std::io::Error::other(e)))??;
     Ok(Upload {
         file,
         digest: hasher.finalize(),
@@ -130,36 +134,21 @@ pub(crate) async fn receive(body: Body, dir: &Path) -> Result<Upload, UploadErro
     })
 }
 
-/// Refuses entries for long names or attributes that are larger than any name is: reading the archive keeps them in
-/// memory. Blocks.
-fn check_extensions(archive: File) -> Result<(), UploadError> {
-    let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
-    let mut archive = tar::Archive::new(unzipped);
-    for entry in archive.entries().map_err(UploadError::NotAnArchive)?.raw(true) {
-        let entry = entry.map_err(UploadError::NotAnArchive)?;
-        let kind = entry.header().entry_type();
-        let extends = kind.is_gnu_longname()
-            || kind.is_gnu_longlink()
-            || kind.is_pax_local_extensions()
-            || kind.is_pax_global_extensions();
-        if extends && entry.size() > EXTENSION_MAX {
-            return Err(UploadError::Entry(format!(
-                "an entry with a name or attributes of more than {} KiB",
-                EXTENSION_MAX >> 10
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// Checks every entry's path and type, reads the config, and hashes the files. Blocks.
 pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
-    let unzipped = flate2::read::GzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
+    let unzipped = MultiGzDecoder::new(std::io::BufReader::new(archive)).take(UNPACKED_MAX);
     let mut archive = tar::Archive::new(unzipped);
+    let mut extension = Extension::default();
     let mut links = HashSet::new();
     let (mut config, mut files) = (None, Vec::new());
-    let mut unpacked = 0_u64;
-    for (n, entry) in archive.entries().map_err(UploadError::NotAnArchive)?.enumerate() {
+    let (mut unpacked, mut names) = (0_u64, 0);
+    // Raw, as workers read it: the tar crate would read extension records of any length into memory.
+    for (n, entry) in archive
+        .entries()
+        .map_err(UploadError::NotAnArchive)?
+        .raw(true)
+        .enumerate()
+    {
         let mut entry = entry.map_err(UploadError::NotAnArchive)?;
         unpacked = unpacked.saturating_add(entry.size());
         if n >= ENTRIES_MAX || unpacked >= UNPACKED_MAX {
@@ -168,10 +157,21 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
                 UNPACKED_MAX >> 30
             )));
         }
-        let shown = entry.path().map_err(UploadError::NotAnArchive)?.into_owned();
-        let path = inside(&shown)?;
+        if extension.read(&mut entry)? {
+            continue;
+        }
+        let Extension { path, link, .. } = std::mem::take(&mut extension);
+        let name = path.unwrap_or_else(|| entry.header().path_bytes().into_owned());
+        names += name.len();
+        if names > NAMES_MAX {
+            return Err(UploadError::Entry(format!(
+                "paths of more than {} MiB",
+                NAMES_MAX >> 20
+            )));
+        }
+        let path = inside(&name)?;
         if path.ancestors().skip(1).any(|a| links.contains(a)) {
-            return Err(UploadError::Entry(format!("{} below a symbolic link", shown.display())));
+            return Err(UploadError::Entry(format!("{} below a symbolic link", path.display())));
         }
         let kind = entry.header().entry_type();
         let source = |kind, digest: &str| SourceFile {
@@ -179,20 +179,17 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
             kind,
             digest: digest.to_owned(),
         };
-        let target = |entry: &tar::Entry<'_, _>| entry.link_name_bytes().unwrap_or_default().into_owned();
+        let target = || {
+            let target = link.or_else(|| entry.header().link_name_bytes().map(Cow::into_owned));
+            target.unwrap_or_default()
+        };
         if kind.is_symlink() {
-            files.push(source(SourceKind::Link, &blake3::hash(&target(&entry)).to_hex()));
+            files.push(source(SourceKind::Link, &blake3::hash(&target()).to_hex()));
             links.insert(path);
         } else if kind.is_hard_link() {
-            let target = entry
-                .link_name()
-                .map_err(UploadError::NotAnArchive)?
-                .unwrap_or_default();
+            let target = target();
             inside(&target)?;
-            files.push(source(
-                SourceKind::Link,
-                &blake3::hash(target.as_os_str().as_encoded_bytes()).to_hex(),
-            ));
+            files.push(source(SourceKind::Link, &blake3::hash(&target).to_hex()));
         } else if kind.is_file() && path == Path::new(function_config::FILE_NAME) {
             let mut text = String::new();
             (&mut entry)
@@ -213,34 +210,16 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
             // The folder itself, which only some archives have.
         } else if kind.is_dir() {
             files.push(source(SourceKind::Folder, ""));
-        } else if !kind.is_pax_global_extensions() {
+        } else {
             return Err(UploadError::Entry(format!(
                 "{}, which is neither file, folder nor link",
-                shown.display()
+                path.display()
             )));
         }
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     let config = config.ok_or(UploadError::NoConfig)?;
     Ok(Folder { config, files })
-}
-
-/// The path without leading `./`; refused if it would leave the folder.
-fn inside(path: &Path) -> Result<PathBuf, UploadError> {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::Normal(part) => out.push(part),
-            _ => {
-                return Err(UploadError::Entry(format!(
-                    "the path {}, which leads out of it",
-                    path.display()
-                )));
-            }
-        }
-    }
-    Ok(out)
 }
 
 #[cfg(test)]

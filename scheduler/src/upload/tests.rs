@@ -93,7 +93,7 @@ async fn names_and_attributes_larger_than_any_name_are_refused() {
         ]));
         let refused = refused.await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::InvalidConfig);
-        assert!(refused.message.contains("64 KiB"), "{refused}");
+        assert!(refused.message.contains("too long"), "{refused}");
     }
     let taken = received(archive(&[
         (EntryType::GNULongName, "long", "", &fits),
@@ -101,6 +101,43 @@ async fn names_and_attributes_larger_than_any_name_are_refused() {
         (EntryType::Regular, "fn.toml", "", CONFIG),
     ]));
     assert!(taken.await.is_ok());
+}
+
+#[tokio::test]
+async fn paths_that_no_worker_unpacks_or_too_many_of_them_are_refused() {
+    let config = (EntryType::Regular, "fn.toml", "", CONFIG);
+    let (long, deep) = (format!("{}/", "x".repeat(200)).repeat(30), "a/".repeat(70));
+    for path in [&long, &deep] {
+        let entries = [
+            config,
+            (EntryType::GNULongName, "long", "", path),
+            (EntryType::Regular, "a", "", ""),
+        ];
+        let refused = received(archive(&entries)).await.unwrap_err();
+        assert!(refused.message.contains("not a path inside"), "{refused}");
+    }
+    let path = format!("{}/", "x".repeat(200)).repeat(19);
+    let mut entries = vec![config];
+    for _ in 0..(NAMES_MAX / path.len() + 1) {
+        entries.extend([
+            (EntryType::GNULongName, "long", "", path.as_str()),
+            (EntryType::Symlink, "a", "b", ""),
+        ]);
+    }
+    let refused = received(archive(&entries)).await.unwrap_err();
+    assert!(refused.message.contains("32 MiB"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_size_in_a_record_hides_nothing() {
+    // Read with the record's size, the content of `b` would be the next entry.
+    let entries = [
+        (EntryType::XHeader, "pax", "", "10 size=0\n"),
+        (EntryType::Regular, "b", "", "x"),
+        (EntryType::Regular, "fn.toml", "", CONFIG),
+    ];
+    let refused = received(archive(&entries)).await.unwrap_err();
+    assert!(refused.message.contains("pax size record"), "{refused}");
 }
 
 #[tokio::test]
@@ -134,7 +171,10 @@ async fn entries_that_lead_out_of_the_folder_are_refused() {
         let entries: Vec<_> = std::iter::once(config).chain(bad.iter().copied()).collect();
         let error = received(archive(&entries)).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::InvalidConfig, "{bad:?}: {error}");
-        assert!(error.message.contains("leave it out"), "{error}");
+        let names_fix = ["leave it out", "pack it with relative paths"]
+            .iter()
+            .any(|fix| error.message.contains(fix));
+        assert!(names_fix, "{error}");
     }
 }
 

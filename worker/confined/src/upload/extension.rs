@@ -9,20 +9,26 @@ use crate::attributes::{self, Attribute};
 use crate::pax::Records;
 
 /// Maximum bytes of a long name or of a block of extended attributes.
-const EXTENSION_MAX: u64 = 64 * 1024;
+pub const EXTENSION_MAX: u64 = 64 * 1024;
 
-/// Contents of extension records about the next entry.
-#[derive(Default)]
-pub(crate) struct Extension {
-    pub(crate) path: Option<Vec<u8>>,
-    pub(crate) link: Option<Vec<u8>>,
+/// Contents of extension records about the next entry of an archive that is read raw.
+#[derive(Debug, Default)]
+pub struct Extension {
+    /// Its path, if the header is too short for it.
+    pub path: Option<Vec<u8>>,
+    /// Its link's target, if the header is too short for it.
+    pub link: Option<Vec<u8>>,
     /// Those that a file of an image may have.
     pub(crate) attributes: Vec<Attribute>,
 }
 
 impl Extension {
     /// Reads the entry if it is an extension record. Returns whether it is one.
-    pub(crate) fn read<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
+    ///
+    /// # Errors
+    /// [`UnpackError::Malformed`] if the record is longer than [`EXTENSION_MAX`], cannot be read, or gives the entry
+    /// another size.
+    pub fn read<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> Result<bool, UnpackError> {
         let kind = entry.header().entry_type();
         let known = matches!(
             kind,

@@ -27,7 +27,7 @@ use tar::{Archive, Entry, EntryType};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::extension::Extension;
+pub use self::extension::{EXTENSION_MAX, Extension};
 use crate::links::{self, LinkError};
 use crate::{Cause, is_control};
 
@@ -386,7 +386,7 @@ fn has_control(name: &[u8]) -> bool {
 }
 
 /// The name as a path inside the folder, without `.`. Empty for the folder itself.
-fn inside(name: &[u8]) -> Result<PathBuf, UnpackError> {
+pub fn inside(name: &[u8]) -> Result<PathBuf, UnpackError> {
     let refused = || UnpackError::Outside(lossy(name));
     if name.is_empty() || name.len() > PATH_MAX || name.contains(&0) {
         return Err(refused());
