@@ -37,6 +37,9 @@ const PREPARED_AT_ONCE: usize = 2;
 /// Maximum number of deploys in progress, including those that wait their turn.
 pub(crate) const DEPLOYS_MAX: usize = 32;
 
+/// Maximum number of folders that are read at once to list their files. Reading one takes as much as an upload does.
+const READINGS_MAX: usize = 2;
+
 /// A deploy's place among those in progress, of all namespaces and of its own.
 pub(crate) type DeployPlace = (OwnedSemaphorePermit, Build);
 
@@ -74,6 +77,8 @@ pub(crate) struct SchedulerState {
     pub(crate) sources_read: Sources,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
+    /// Folders of versions that are being read.
+    pub(crate) readings: Semaphore,
     /// Deploys in progress, by namespace.
     pub(crate) builds: Builds,
     /// What is used today.
@@ -128,6 +133,7 @@ impl SchedulerState {
             sources_read: Sources::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
+            readings: Semaphore::new(READINGS_MAX),
             builds: Builds::default(),
             metering: Metering::default(),
             uploads: UploadPermits::default(),

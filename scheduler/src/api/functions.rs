@@ -22,6 +22,8 @@ use crate::renewal;
 use crate::state::Scheduler;
 use crate::upload::look_through;
 
+/// How long the files of other versions may take to be listed first.
+const READING_WAIT: Duration = Duration::from_secs(20);
 const VERSIONS_SHOWN: u32 = 50;
 /// Pause before each further attempt to remove an object.
 const DELETE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
@@ -66,11 +68,12 @@ pub(super) async fn files(scheduler: Scheduler, call: Call<ListFiles>) -> Result
     let version = call.at.version;
     let key = scheduler.store.source_key(&name, version).await.map_err(from_store)?;
     let key = key.ok_or_else(|| no_version(&name, version))?;
-    // It takes as much as an upload does.
-    let _place = scheduler.deploys.try_acquire().map_err(|_| {
+    // Places of their own: whoever may read must not keep others from deploying.
+    let place = tokio::time::timeout(READING_WAIT, scheduler.readings.acquire()).await;
+    let _place = place.map_err(|_| {
         ApiError::new(
             ErrorCode::Throttled,
-            "too many deploys are under way: wait for them (`fn list`)",
+            "the files of other versions are being listed: try again in a moment",
         )
     })?;
     let unread = |error: &dyn std::error::Error| {
