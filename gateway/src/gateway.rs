@@ -135,12 +135,18 @@ impl Gateway {
         headers: &HeaderMap,
         by_function: bool,
     ) -> Result<Arc<[TokenRule]>, ApiError> {
-        let Dispatch { routes, slots, .. } = &*self.dispatch;
+        let Dispatch {
+            routes, slots, metrics, ..
+        } = &*self.dispatch;
         let mut wanted = routes.shown(function);
         if wanted.is_none() {
             // It may be new. What asks for a key must not be invoked without one because it was not known in time.
             let told = slots.scheduler.routes_with(&slots.gateway, routes.revision(), function);
-            routes.apply(told.await?);
+            let told = told.await.inspect_err(|error| {
+                let measured = metrics.measure(function, Instant::now(), None);
+                measured.failed(None, error, &tracing::Span::none());
+            });
+            routes.apply(told?);
             wanted = routes.shown(function);
         }
         let CallerRequirements {

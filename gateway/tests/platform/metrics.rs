@@ -34,7 +34,9 @@ async fn invocations_are_counted_by_function_start_kind_and_error() {
         .bearer_auth(KEY)
         .header("x-fn-force-start", "booted");
     assert_eq!(booted.send().await.unwrap().headers()["x-fn-start"], "booted");
-    error(platform.function("made-up").send().await.unwrap()).await;
+    for unknown in ["made-up", "hello@9"] {
+        error(platform.function(unknown).send().await.unwrap()).await;
+    }
     let gateway = metrics(&platform, "/metrics").await;
     let of = |name: &str, labels: &str| *gateway.get(&format!("{name}{{{labels}}}")).unwrap_or(&0.0);
     let (warm, cold) = (
@@ -62,7 +64,7 @@ async fn invocations_are_counted_by_function_start_kind_and_error() {
         1.0
     );
     assert_eq!(
-        of("rekindle_scheduler_placements_total{start=\"none\",outcome=\"function_not_found\"}"),
+        of("rekindle_scheduler_placements_total{start=\"none\",outcome=\"not_found\"}"),
         1.0
     );
     assert!(

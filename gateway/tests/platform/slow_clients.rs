@@ -284,7 +284,7 @@ async fn the_bodies_of_many_connections_take_no_more_memory_than_there_is_for_th
     let platform = Platform::start_with(|c| c.body_memory_bytes = MEMORY).await;
     platform.deploy("other", "").await;
     let mut request = format!(
-        "POST /function/none HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+        "POST /function/other HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
         64 << 10
     )
     .into_bytes();
