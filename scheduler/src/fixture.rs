@@ -3,7 +3,7 @@
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
 use rekindle_wire::function_config::{self, ByteSize, FunctionConfig};
 use rekindle_wire::ids::GatewayId;
-use rekindle_wire::internal::{Heartbeat, LayerRef, VersionSpec};
+use rekindle_wire::internal::{Heartbeat, LayerRef, OrderTicket, VersionSpec};
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber, WorkerId};
 
@@ -75,6 +75,11 @@ pub(crate) fn beat(n: usize, incarnation: u64, capacity: u64, instances: Vec<Ins
         damaged: Vec::new(),
         snapshots: rekindle_wire::internal::SnapshotReport::default(),
         secrets: std::collections::BTreeMap::new(),
+        // The scheduler has checked them by then.
+        tickets: instances
+            .iter()
+            .map(|info| (info.id.clone(), OrderTicket(String::new())))
+            .collect(),
         instances,
     }
 }

@@ -30,6 +30,7 @@ mod metering;
 mod metrics;
 mod migration;
 mod objects;
+mod orders;
 mod placement;
 mod placing;
 mod pools;

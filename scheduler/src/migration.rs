@@ -156,7 +156,9 @@ async fn carry_out(
         );
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
+    let (id, function, version_number) = (&planned.id_at_target, &planned.function, planned.version);
     let expected = ExpectedInstance {
+        ticket: Some(scheduler.orders.ticket(&planned.to, id, function, version_number)),
         secrets,
         snapshot_key,
         instance: planned.id_at_target.clone(),

@@ -263,6 +263,9 @@ fn attempt(
         }
         Decision::Start { worker, kind } => {
             let id = InstanceId::generate();
+            let ticket = scheduler
+                .orders
+                .ticket(&worker, &id, &live.spec.function, live.spec.version);
             state
                 .fleet
                 .add(id.clone(), worker, &live.spec, kind, Stage::Starting, now);
@@ -283,6 +286,7 @@ fn attempt(
                     spec: (*live.spec).clone(),
                     secrets: Vec::new(),
                     snapshot_key: None,
+                    ticket: Some(ticket),
                 },
                 placement,
                 ask: waiter.ask,

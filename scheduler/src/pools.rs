@@ -75,11 +75,13 @@ pub(crate) fn refill(scheduler: &Scheduler) {
             let Some(address) = fleet.workers.get(&worker).map(|w| w.address.clone()) else {
                 continue;
             };
-            let instance = fleet.add_ahead(worker, &live, kind, next.why, next.park, now);
+            let instance = fleet.add_ahead(worker.clone(), &live, kind, next.why, next.park, now);
             if next.why == EarlyStartReason::Forecast {
                 fleet.decided(InstanceDecision::Prewarmed);
             }
+            let (function, version) = (&live.spec.function, live.spec.version);
             let start = StartInstance {
+                ticket: Some(scheduler.orders.ticket(&worker, &instance, function, version)),
                 instance,
                 start: kind,
                 park: next.park,

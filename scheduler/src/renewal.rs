@@ -366,6 +366,8 @@ async fn follow(
     let secrets = scheduler.secrets.of(&spec.function, &spec.config);
     let key = scheduler.seals.of(&spec.function);
     let order = PrepareRequest {
+        // The worker reports no such instance.
+        ticket: None,
         secrets: secrets.map_err(|e| Failure::of(e.code.as_str(), e.message))?,
         snapshot_key: key.map_err(|e| Failure::of(e.code.as_str(), e.message))?,
         instance: instance.clone(),

@@ -130,7 +130,14 @@ pub(crate) fn follow(scheduler: &Scheduler, beat: &Heartbeat) {
         let Some(has) = beat.secrets.get(&info.id) else {
             continue;
         };
-        let known = scheduler.state().catalog.known(&info.function, info.version);
+        let known = {
+            let state = scheduler.state();
+            // A worker could name any function.
+            if !state.fleet.is_ordered(&beat.worker, info) {
+                continue;
+            }
+            state.catalog.known(&info.function, info.version)
+        };
         let (ClaimedVersion::Live(version) | ClaimedVersion::Older(version)) = known else {
             continue;
         };

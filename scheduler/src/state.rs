@@ -21,6 +21,7 @@ use crate::followed::RevisionTracker;
 use crate::metering::today::Metering;
 use crate::metrics::Metrics;
 use crate::objects::ObjectStore;
+use crate::orders::Orders;
 use crate::quotas::{Build, Builds};
 use crate::renewal::renewals::Renewals;
 use crate::retention::Retention;
@@ -77,6 +78,7 @@ pub(crate) struct SchedulerState {
     pub(crate) sources_read: Sources,
     pub(crate) preparing: Semaphore,
     pub(crate) deploys: Arc<Semaphore>,
+    pub(crate) orders: Orders,
     /// Folders of versions that are being read.
     pub(crate) readings: Semaphore,
     /// Deploys in progress, by namespace.
@@ -106,6 +108,7 @@ impl SchedulerState {
         (secrets, seals, keys, schedules): (Secrets, NamespaceKeys, Keys, Schedules),
     ) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
+        let orders = Orders::new(&config.master_key);
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
         Ok(Arc::new(Self {
             objects: opened(metrics.measured(&config.objects), &seals),
@@ -133,6 +136,7 @@ impl SchedulerState {
             sources_read: Sources::default(),
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
+            orders,
             readings: Semaphore::new(READINGS_MAX),
             builds: Builds::default(),
             metering: Metering::default(),

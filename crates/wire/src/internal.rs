@@ -6,6 +6,7 @@ mod quotas;
 mod routes;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -244,6 +245,22 @@ pub struct StartInstance {
     /// The key of its namespace, if snapshots there are encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_key: Option<SnapshotKey>,
+    /// What the worker shows of the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<OrderTicket>,
+}
+
+/// Shows that a scheduler has ordered an instance of a worker: a code of the worker, the instance and its version that
+/// only schedulers can write. Hexadecimal digits. A worker's word alone would be no proof that it may have the
+/// function's secrets and requests.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OrderTicket(pub String);
+
+impl fmt::Debug for OrderTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OrderTicket")
+    }
 }
 
 /// Build, boot, warm up and snapshot a version.
@@ -279,6 +296,9 @@ pub struct PrepareRequest {
     /// The key of its namespace, if snapshots there are encrypted: its own is encrypted with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_key: Option<SnapshotKey>,
+    /// What the worker shows of the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<OrderTicket>,
 }
 
 /// The layers of a version.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{RestoredBy, StartKind};
 use crate::ids::{InstanceId, MigrationId, SnapshotId};
-use crate::internal::VersionSpec;
+use crate::internal::{OrderTicket, VersionSpec};
 use crate::secret::Secret;
 use crate::snapshot_key::SnapshotKey;
 
@@ -77,6 +77,9 @@ pub struct ExpectedInstance {
     /// The key of its namespace, if snapshots there are encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_key: Option<SnapshotKey>,
+    /// What the target shows of the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<OrderTicket>,
 }
 
 /// Prepares the target for an instance.

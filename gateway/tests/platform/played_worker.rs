@@ -9,7 +9,7 @@
 //! - `/swallow`: reads the body and answers its length
 //! - `/later/MS`: the same, after a while
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, delete, get, post};
+use axum::routing::{any, delete, get, post, put};
 use axum::{Json, Router};
 use futures::StreamExt as _;
 use http::{HeaderMap, StatusCode};
@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use rekindle_wire::api::{InstanceInfo, InstanceState, LogLine, LogStream, StartKind, VersionState};
 use rekindle_wire::headers::{CLUSTER_TOKEN, FUNCTION_ERROR, LEASE};
 use rekindle_wire::internal::{
-    Heartbeat, HeartbeatResponse, LayerRef, PrepareEvent, PrepareRequest, StartInstance, VersionSpec,
+    Heartbeat, HeartbeatResponse, LayerRef, OrderTicket, PrepareEvent, PrepareRequest, StartInstance, VersionSpec,
 };
 use rekindle_wire::lease::Fence;
 use rekindle_wire::processor::InstructionSets;
@@ -45,6 +45,7 @@ pub(crate) struct Running {
     in_flight: u32,
     last: Instant,
     fence: Fence,
+    ticket: Option<OrderTicket>,
 }
 
 pub(crate) struct Inner {
@@ -80,6 +81,10 @@ pub(crate) struct Inner {
     pub(crate) fenced: AtomicUsize,
     /// How many invocations are still to be refused for being one too many.
     pub(crate) busy: AtomicUsize,
+    /// The revisions of secrets that it reports.
+    pub(crate) revisions: Mutex<BTreeMap<InstanceId, u64>>,
+    /// Instances for which it was sent secrets.
+    pub(crate) given: Mutex<BTreeSet<InstanceId>>,
 }
 
 /// Ends when dropped.
@@ -128,10 +133,13 @@ impl PlayedWorker {
             most_at_once: AtomicUsize::new(0),
             fenced: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
+            revisions: Mutex::default(),
+            given: Mutex::default(),
         });
         let router = Router::new()
             .route("/instances", post(start))
             .route("/instances/{id}", delete(stop))
+            .route("/instances/{id}/secrets", put(set_secrets))
             .route("/prepare", post(prepare))
             .route("/logs/{function}", get(logs))
             .route("/functions/{name}", delete(remove))
@@ -162,7 +170,15 @@ impl Inner {
         self.instances.lock().len()
     }
 
-    fn add(&self, id: InstanceId, function: FunctionId, version: VersionNumber, started: StartKind) {
+    /// Has an instance from now on.
+    pub(crate) fn add(
+        &self,
+        id: InstanceId,
+        function: FunctionId,
+        version: VersionNumber,
+        started: StartKind,
+        ticket: Option<OrderTicket>,
+    ) {
         let delay = Duration::from_millis(self.start_delay_ms.load(Ordering::SeqCst));
         let running = Running {
             function,
@@ -172,8 +188,17 @@ impl Inner {
             in_flight: 0,
             last: Instant::now(),
             fence: Fence::default(),
+            ticket,
         };
         self.instances.lock().insert(id, running);
+    }
+
+    fn tickets(&self) -> BTreeMap<InstanceId, OrderTicket> {
+        let instances = self.instances.lock();
+        let shown = instances
+            .iter()
+            .filter_map(|(id, i)| Some((id.clone(), i.ticket.clone()?)));
+        shown.collect()
     }
 
     fn infos(&self) -> Vec<InstanceInfo> {
@@ -220,7 +245,8 @@ async fn beat(worker: Arc<Inner>) {
                 pressure: rekindle_wire::internal::MemoryPressure::default(),
                 damaged: Vec::new(),
                 snapshots: rekindle_wire::internal::SnapshotReport::default(),
-                secrets: std::collections::BTreeMap::new(),
+                secrets: worker.revisions.lock().clone(),
+                tickets: worker.tickets(),
                 instances: worker.infos(),
             };
             let url = format!("http://{}/internal/heartbeat", worker.scheduler);
@@ -245,9 +271,15 @@ async fn check_token(request: Request, next: axum::middleware::Next) -> Response
 
 async fn start(State(worker): State<Arc<Inner>>, Json(start): Json<StartInstance>) -> StatusCode {
     let spec = &start.spec;
-    worker.add(start.instance.clone(), spec.function.clone(), spec.version, start.start);
+    let (function, ticket) = (spec.function.clone(), start.ticket.clone());
+    worker.add(start.instance.clone(), function, spec.version, start.start, ticket);
     worker.starts.lock().push(start);
     StatusCode::ACCEPTED
+}
+
+async fn set_secrets(State(worker): State<Arc<Inner>>, Path(id): Path<InstanceId>) -> StatusCode {
+    worker.given.lock().insert(id);
+    StatusCode::NO_CONTENT
 }
 
 async fn stop(
@@ -308,7 +340,13 @@ async fn prepare(State(worker): State<Arc<Inner>>, Json(request): Json<PrepareRe
         );
         events.push(PrepareEvent::Failed { error });
     } else if !hangs {
-        worker.add(request.instance, spec.function.clone(), spec.version, StartKind::Booted);
+        worker.add(
+            request.instance,
+            spec.function.clone(),
+            spec.version,
+            StartKind::Booted,
+            request.ticket,
+        );
         let no_room = worker.has_no_room.load(Ordering::SeqCst);
         events.push(PrepareEvent::Done {
             spec,

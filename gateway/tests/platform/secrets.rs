@@ -1,6 +1,6 @@
 //! Secrets over the admin API.
 
-use rekindle_wire::api::{MigrateRequest, SecretSummary};
+use rekindle_wire::api::{MigrateRequest, SecretSummary, StartKind};
 use rekindle_wire::{ErrorCode, Secret};
 use reqwest::{Method, Response};
 
@@ -104,6 +104,33 @@ async fn what_another_master_key_sealed_is_listed_as_unreadable_until_it_is_set_
     assert!(!list(&platform).await.0[0].readable);
     assert!(summary(set(&platform, "DB_URL", VALUE).await).await.readable);
     assert!(list(&platform).await.0[0].readable);
+}
+
+#[tokio::test]
+async fn a_worker_gets_no_secrets_for_an_instance_that_it_was_not_told_to_start() {
+    let platform = Platform::start().await;
+    summary(set(&platform, "DB_URL", VALUE).await).await;
+    platform.deploy("hello", NEEDS_ONE).await;
+    assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
+    let ordered = platform.worker.starts.lock().last().unwrap().clone();
+    let made_up = rekindle_wire::InstanceId::generate();
+    let (function, version) = (ordered.spec.function.clone(), ordered.spec.version);
+    let of_another = ordered.ticket.clone();
+    platform
+        .worker
+        .add(made_up.clone(), function, version, StartKind::Booted, of_another);
+    let both = [(ordered.instance.clone(), 1), (made_up.clone(), 1)];
+    platform.worker.revisions.lock().extend(both);
+    let given = |id| platform.worker.given.lock().contains(id);
+    until("the one that was ordered is given them", async || {
+        given(&ordered.instance)
+    })
+    .await;
+    until("the other has been stopped", async || {
+        !platform.worker.instances.lock().contains_key(&made_up)
+    })
+    .await;
+    assert!(!given(&made_up), "it was given secrets");
 }
 
 const NEEDS_ONE: &str = "secrets = [\"DB_URL\"]\nmax_instances = 9\n";

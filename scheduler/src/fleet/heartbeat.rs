@@ -5,6 +5,8 @@
 //! - An instance of the live version is kept, unless the version is already at its maximum without it.
 //! - Above that maximum, or for an older version, the instance finishes its invocations and is then retired. A copy
 //!   that somebody has asked for stays: its worker may list it before the migration's source has said that it is there.
+//! - One whose order the worker does not show finishes its invocations, too: workers of earlier releases show none. It
+//!   gets nothing new, and no secrets.
 //! - An instance of no known version is stopped at once. So is one that was given up: it was stopped, or its worker has
 //!   restarted since.
 
@@ -20,7 +22,7 @@ use crate::clock::Millis;
 
 impl Fleet {
     /// Applies a heartbeat and returns the instances that the worker must stop. `known` looks a version up in the
-    /// store.
+    /// store. The heartbeat's tickets are those that a scheduler wrote.
     pub(crate) fn heartbeat(
         &mut self,
         beat: &Heartbeat,
@@ -112,6 +114,7 @@ impl Fleet {
             ClaimedVersion::Unknown => return stop.push(info.id.clone()),
         };
         let limit = version.spec.config.max_instances as usize;
+        let is_ordered = beat.tickets.contains_key(&info.id);
         let surplus = self.count(&info.function, info.version) >= limit && !self.copies.contains(&info.id);
         self.add(
             info.id.clone(),
@@ -124,6 +127,7 @@ impl Fleet {
         if let Some(mut instance) = self.instances.get_mut(&info.id) {
             // Its idle time before the scheduler knew it does not count: a gateway may hold a lease on it.
             instance.draining = match (surplus, live) {
+                _ if !is_ordered => Some(Draining::NotOrdered),
                 (true, _) => Some(Draining::Surplus),
                 (false, false) => Some(Draining::NotNamed),
                 (false, true) => None,

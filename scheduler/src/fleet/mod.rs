@@ -104,6 +104,8 @@ pub(crate) enum Draining {
     NotNamed,
     /// Its version has more than its maximum, or another function needs the room.
     Surplus,
+    /// Its worker shows no order for it.
+    NotOrdered,
 }
 
 /// A lease: the instance's slots belong to one gateway for a while.
@@ -238,10 +240,11 @@ impl Fleet {
         site.is_some_and(fits) && self.quota_lets_go_on(instance)
     }
 
-    /// Whether the worker has an instance of the namespace, in any stage, or one is to arrive there. `None` if that is
+    /// Whether the worker has an instance of the namespace that was ordered, in any stage, or one is to arrive there. `None` if that is
     /// not known: the worker has not been heard yet, or not for so long that its instances were given up.
     pub(crate) fn hosts(&self, worker: &WorkerId, namespace: &str) -> Option<bool> {
         let here = self.instances.on(worker).map(|(_, instance)| instance);
+        let here = here.filter(|instance| instance.draining != Some(Draining::NotOrdered));
         let moving = self.instances.values().filter(|instance| {
             let to = instance.moving.as_ref().map(|moving| &moving.to);
             to == Some(worker)
@@ -339,6 +342,19 @@ impl Fleet {
         if instance.is_some_and(|i| !is_away(i) && leased_by(i)) {
             self.forget(id, now);
         }
+    }
+
+    /// The worker that the instance is on.
+    pub(crate) fn worker_of(&self, instance: &InstanceId) -> Option<WorkerId> {
+        Some(self.instances.get(instance)?.worker.clone())
+    }
+
+    /// Whether the instance was ordered of its worker, which reports it as this one.
+    pub(crate) fn is_ordered(&self, worker: &WorkerId, told: &InstanceInfo) -> bool {
+        self.instances.get(&told.id).is_some_and(|known| {
+            let is_the_same = (&known.worker, &known.function, known.version) == (worker, &told.function, told.version);
+            is_the_same && known.draining != Some(Draining::NotOrdered)
+        })
     }
 
     /// Address of the worker that the instance is on.

@@ -391,6 +391,28 @@ fn an_instance_that_finishes_takes_invocations_again_when_its_version_serves_aga
 }
 
 #[test]
+fn an_instance_without_a_ticket_finishes_and_makes_its_worker_host_nothing() {
+    let hello = hello();
+    let id = "i-a".parse().unwrap();
+    let mut told = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 1, 0)]);
+    for is_ordered in [false, true] {
+        if !is_ordered {
+            told.tickets.clear();
+        }
+        let mut fleet = Fleet::default();
+        fleet.heartbeat(&told, Millis(1), |_, _| ClaimedVersion::Live(hello.clone()));
+        let draining = (!is_ordered).then_some(Draining::NotOrdered);
+        assert_eq!(fleet.instances[&id].draining, draining);
+        assert_eq!(fleet.is_ordered(&worker(0), &told.instances[0]), is_ordered);
+        assert_eq!(
+            fleet.hosts(&worker(0), hello.spec.function.namespace()),
+            Some(is_ordered)
+        );
+        told = beat(0, 1, 100, vec![info(&id, &hello.spec, 0, 1, 0)]);
+    }
+}
+
+#[test]
 fn an_instance_that_finishes_for_another_reason_does_so_whatever_an_alias_names() {
     let hello = live(spec("hello", 1, 10, 1, 1));
     let (a, b) = ("i-a".parse().unwrap(), "i-b".parse().unwrap());

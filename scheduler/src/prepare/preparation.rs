@@ -135,7 +135,10 @@ impl<'a> Preparation<'a> {
             config,
             ..
         } = &version.info;
+        let worker = scheduler.state().fleet.worker_of(&self.instance);
+        let ticket = worker.map(|worker| scheduler.orders.ticket(&worker, &self.instance, function, *number));
         let request = PrepareRequest {
+            ticket,
             instance: self.instance.clone(),
             function: function.clone(),
             version: *number,

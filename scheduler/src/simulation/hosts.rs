@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
-use rekindle_wire::internal::{Heartbeat, HostOffer, MemoryPressure, Presence, RESTORABLE_MAX, RestorableSnapshots};
+use rekindle_wire::internal::{
+    Heartbeat, HostOffer, MemoryPressure, OrderTicket, Presence, RESTORABLE_MAX, RestorableSnapshots,
+};
 use rekindle_wire::processor::InstructionSets;
 use rekindle_wire::stats::WorkerLevels;
 use rekindle_wire::{InstanceId, SnapshotId, WorkerId};
@@ -163,6 +165,12 @@ impl Host {
                 instruction_sets: InstructionSets::default(),
             },
             presence: Presence::Serving,
+            // The scheduler has checked them by then.
+            tickets: self
+                .instances
+                .keys()
+                .map(|id| (id.clone(), OrderTicket(String::new())))
+                .collect(),
             instances: infos.collect(),
             levels: WorkerLevels {
                 busy: self.busy,

@@ -458,6 +458,7 @@ fn first_order(request: &PrepareRequest, spec: &VersionSpec) -> StartInstance {
             false => request.secrets.clone(),
         },
         snapshot_key: None,
+        ticket: request.ticket.clone(),
     }
 }
 

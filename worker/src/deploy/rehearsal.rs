@@ -67,6 +67,7 @@ impl Rehearser {
             spec: spec.clone(),
             secrets: secrets.to_vec(),
             snapshot_key: None,
+            ticket: None,
         };
         let rehearsed = self.run(order).instrument(span.clone()).await;
         apart.end("its restore was a rehearsal").await;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rekindle_wire::api::{InstanceInfo, InstanceState, StartKind};
-use rekindle_wire::internal::VersionSpec;
+use rekindle_wire::internal::{OrderTicket, VersionSpec};
 use rekindle_wire::{ApiError, ErrorCode, InstanceId, Secret, WorkerId};
 use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
@@ -67,6 +67,8 @@ pub struct Instance {
     renewals: AtomicU64,
     /// The sandbox that it is being started in. A stop kills this sandbox if the instance does not run yet.
     starting_in: Mutex<Weak<Sandbox>>,
+    /// What the worker shows of the scheduler's order for it.
+    pub(crate) ticket: Option<OrderTicket>,
     /// The values that it was given. One that has any is never published.
     pub(super) secrets: Mutex<Arc<[Secret]>>,
     /// The layers that its sandbox has mounted.
@@ -88,10 +90,17 @@ pub struct Instance {
 
 impl Instance {
     /// Creates an instance that does not run yet.
-    pub fn new(id: InstanceId, spec: VersionSpec, kind: StartKind, sink: Sink) -> Arc<Self> {
+    pub fn new(
+        id: InstanceId,
+        spec: VersionSpec,
+        kind: StartKind,
+        ticket: Option<OrderTicket>,
+        sink: Sink,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
             spec,
+            ticket,
             kind: Mutex::new(kind),
             start_took: Mutex::new(None),
             phases: Mutex::default(),

@@ -151,7 +151,7 @@ impl Starter {
         let sink = self
             .logs
             .sink(&order.spec.function, order.spec.version, order.instance.clone());
-        let instance = Instance::new(order.instance, order.spec, order.start, sink);
+        let instance = Instance::new(order.instance, order.spec, order.start, order.ticket, sink);
         instance.give_secrets(order.secrets);
         instance
     }

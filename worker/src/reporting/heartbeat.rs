@@ -192,6 +192,10 @@ impl Reporter {
                 .iter()
                 .filter_map(|i| Some((i.id.clone(), i.secrets_revision()?)))
                 .collect(),
+            tickets: instances
+                .iter()
+                .filter_map(|i| Some((i.id.clone(), i.ticket.clone()?)))
+                .collect(),
             snapshots: snapshots::report(self.filter, &self.instances, &self.refusals),
         };
         let told = self.tell(scheduler, &report).await;

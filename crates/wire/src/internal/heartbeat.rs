@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::InstanceInfo;
 use crate::ids::{FunctionId, InstanceId, SnapshotId, VersionNumber, WorkerId};
+use crate::internal::OrderTicket;
 use crate::processor::InstructionSets;
 use crate::renewal::MadeWith;
 use crate::stats::WorkerLevels;
@@ -51,6 +52,9 @@ pub struct Heartbeat {
     /// The [revision](crate::secret::revision) of the secrets that each instance with secrets has.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<InstanceId, u64>,
+    /// What it shows of the order of each instance.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tickets: BTreeMap<InstanceId, OrderTicket>,
 }
 
 /// A worker's shortage of memory: that of its host or of its control group, whichever is worse.

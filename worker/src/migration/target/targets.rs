@@ -95,7 +95,9 @@ impl MigrationTargets {
     /// # Errors
     /// Returns an error when the host cannot take the instance.
     pub async fn prepare(self: &Arc<Self>, order: TargetOrder) -> Result<(), ApiError> {
-        let ExpectedInstance { spec, secrets, .. } = self.admit(&order)?;
+        let ExpectedInstance {
+            spec, secrets, ticket, ..
+        } = self.admit(&order)?;
         let order = TargetOrder { spec, ..order };
         self.host.instances.check_accepting()?;
         if self.host.instances.get(&order.instance).is_some() {
@@ -104,7 +106,7 @@ impl MigrationTargets {
         }
         let spec = &order.spec;
         let sink = self.logs.sink(&spec.function, spec.version, order.instance.clone());
-        let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, sink);
+        let instance = Instance::new(order.instance.clone(), spec.clone(), order.started, ticket, sink);
         instance.give_secrets(secrets);
         let opening = async {
             let Some(id) = &order.base else { return Ok(None) };
