@@ -261,11 +261,10 @@ impl SchedulerClient {
         self.call(&routes, &(), wait + CALL_LIMIT).await
     }
 
-    /// Fetches the routes with those of a function that is not known here. While there is no scheduler, one is waited
-    /// for as placements wait.
+    /// Fetches the routes, with those of a function that is not known here.
     ///
     /// # Errors
-    /// `function_not_found` or `namespace_not_found` if the scheduler does not know it either, or `unavailable`.
+    /// `function_not_found` or `namespace_not_found` if the scheduler does not know it either.
     pub(crate) async fn routes_with(
         &self,
         gateway: &GatewayId,
@@ -279,15 +278,7 @@ impl SchedulerClient {
             wait_ms: None,
             wanted: Some(function.clone()),
         };
-        let end = tokio::time::Instant::now() + TAKE_OVER_LIMIT;
-        loop {
-            match self.call(&routes, &(), CALL_LIMIT).await {
-                Err(error) if error.code == ErrorCode::Unavailable && tokio::time::Instant::now() < end => {
-                    tokio::time::sleep(ROUND_PAUSE).await;
-                }
-                told => return told,
-            }
-        }
+        self.call(&routes, &(), CALL_LIMIT).await
     }
 
     /// Waits until keys change.

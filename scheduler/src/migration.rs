@@ -185,6 +185,8 @@ async fn carry_out(
     let limit = SettleLimit { settle_ms };
     match workers.perform(source, &order.id, &limit, settle).await {
         Err(error) if order.kind == MigrationKind::Move && error.may_have_been_done() => {
+            // Until then the source may not have begun to move it, and report that it runs.
+            tokio::time::sleep(settle + REPORTS_COME).await;
             ask_where(scheduler, &order.instance, error).await
         }
         performed => performed.map_err(refused),
@@ -199,7 +201,6 @@ async fn ask_where(
     error: WorkerError,
 ) -> Result<MigrationPhases, ApiError> {
     tracing::warn!(%instance, %error, "whether an instance has moved is learnt from its workers' reports");
-    tokio::time::sleep(REPORTS_COME).await;
     scheduler.state().fleet.ask_where(instance);
     let end = Instant::now() + REPORTS_LIMIT;
     while Instant::now() < end {

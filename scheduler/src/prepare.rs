@@ -104,10 +104,13 @@ pub(crate) fn begin(
             (_, Some(canary)) => Rollout::Share(canary),
             (_, None) => Rollout::All,
         };
+        let mut is_unsure = false;
         if let Ok(done) = &outcome {
             let (snapshot, why_none) = (done.snapshot.as_ref(), done.snapshot_error.as_deref());
             let set_live = || here.store.set_live(&done.spec, snapshot, why_none, &phases, part);
-            let why = match keep_storing(set_live).await {
+            let stored = keep_storing(set_live).await;
+            is_unsure = stored.is_err();
+            let why = match stored {
                 Ok(true) => None,
                 Ok(false) if version.info.reused.is_some() => {
                     Some("the version whose files it uses was removed meanwhile: deploy again")
@@ -122,7 +125,8 @@ pub(crate) fn begin(
         here.metrics.deployed(outcome.is_ok(), &phases);
         if let Err(error) = &outcome {
             let set_failed = || here.store.set_failed(&function, number, error, &phases);
-            if keep_storing(set_failed).await.is_err() {
+            let stored = keep_storing(set_failed).await;
+            if stored.is_err() || is_unsure && stored.is_ok_and(|is_noted| !is_noted) {
                 tracing::error!(
                     %function, version = %number,
                     "the outcome of a deploy could not be stored: restart the scheduler before the next deploy of it"

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use rekindle_envelope::KeyId;
 use rekindle_identity::{CertificateIssuer, Listener};
+use rekindle_wire::clock::unix_s;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -14,6 +15,7 @@ use crate::access::table::Keys;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::leadership::Leadership;
+use crate::orders::Orders;
 use crate::quotas::Quotas;
 use crate::schedules::known::Schedules;
 use crate::seals::vault::NamespaceKeys;
@@ -279,8 +281,12 @@ async fn begin(config: Config, store: Store, front: &StandbyGate) -> Result<Lead
     let keys = Keys::new(store.keys().await.map_err(unusable)?, rules);
     let known = Schedules::read(&store).await.map_err(unusable)?;
     let quotas = Quotas::new(store.quotas().await.map_err(unusable)?, config.quota);
-    let scheduler =
-        SchedulerState::new(config, store, catalog, (secrets, seals, keys, known)).map_err(ServeError::Tls)?;
+    let orders = Orders::new(
+        &config.master_key,
+        store.tickets_since(unix_s()).await.map_err(unusable)?,
+    );
+    let kept = (secrets, seals, keys, known, orders);
+    let scheduler = SchedulerState::new(config, store, catalog, kept).map_err(ServeError::Tls)?;
     for (function, open) in canaries {
         canary::load(&scheduler, function, open);
     }

@@ -80,7 +80,7 @@ pub(crate) struct SchedulerState {
     pub(crate) deploys: Arc<Semaphore>,
     pub(crate) orders: Orders,
     /// Folders of versions that are being read.
-    pub(crate) readings: Semaphore,
+    pub(crate) readings: Arc<Semaphore>,
     /// Deploys in progress, by namespace.
     pub(crate) builds: Builds,
     /// What is used today.
@@ -105,10 +105,9 @@ impl SchedulerState {
         config: Config,
         store: Store,
         catalog: Catalog,
-        (secrets, seals, keys, schedules): (Secrets, NamespaceKeys, Keys, Schedules),
+        (secrets, seals, keys, schedules, orders): (Secrets, NamespaceKeys, Keys, Schedules, Orders),
     ) -> Result<Scheduler, TlsError> {
         let metrics = Metrics::new();
-        let orders = Orders::new(&config.master_key);
         let settings = rekindle_retention::Settings { bin: config.idle_bin };
         Ok(Arc::new(Self {
             objects: opened(metrics.measured(&config.objects), &seals),
@@ -137,7 +136,7 @@ impl SchedulerState {
             preparing: Semaphore::new(PREPARED_AT_ONCE),
             deploys: Arc::new(Semaphore::new(DEPLOYS_MAX)),
             orders,
-            readings: Semaphore::new(READINGS_MAX),
+            readings: Arc::new(Semaphore::new(READINGS_MAX)),
             builds: Builds::default(),
             metering: Metering::default(),
             uploads: UploadPermits::default(),

@@ -141,17 +141,12 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
     let mut extension = Extension::default();
     let mut links = HashSet::new();
     let (mut config, mut files) = (None, Vec::new());
-    let (mut unpacked, mut names) = (0_u64, 0);
+    let (mut unpacked, mut names, mut entries) = (0_u64, 0, 0);
     // Raw, as workers read it: the tar crate would read extension records of any length into memory.
-    for (n, entry) in archive
-        .entries()
-        .map_err(UploadError::NotAnArchive)?
-        .raw(true)
-        .enumerate()
-    {
+    for entry in archive.entries().map_err(UploadError::NotAnArchive)?.raw(true) {
         let mut entry = entry.map_err(UploadError::NotAnArchive)?;
         unpacked = unpacked.saturating_add(entry.size());
-        if n >= ENTRIES_MAX || unpacked >= UNPACKED_MAX {
+        if entries > ENTRIES_MAX || unpacked >= UNPACKED_MAX {
             return Err(UploadError::Entry(format!(
                 "more than {ENTRIES_MAX} files or {} GiB",
                 UNPACKED_MAX >> 30
@@ -160,6 +155,7 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
         if extension.read(&mut entry)? {
             continue;
         }
+        entries += 1;
         let Extension { path, link, .. } = std::mem::take(&mut extension);
         let name = path.unwrap_or_else(|| entry.header().path_bytes().into_owned());
         names += name.len();

@@ -475,7 +475,7 @@ async fn a_gateway_without_a_scheduler_admits_nobody_to_what_it_does_not_know() 
     tokio::time::sleep(Duration::from_millis(500)).await;
     platform.restart_scheduler().await;
     let answer = call.await.unwrap().unwrap();
-    assert_eq!(error(answer).await.code, ErrorCode::Unauthorized);
+    assert_eq!(error(answer).await.code, ErrorCode::Unavailable);
     assert_eq!(platform.worker.invocations.load(Ordering::SeqCst), 0);
 }
 

@@ -1,6 +1,7 @@
 //! Functions: listing, describing, deleting.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -69,8 +70,8 @@ pub(super) async fn files(scheduler: Scheduler, call: Call<ListFiles>) -> Result
     let key = scheduler.store.source_key(&name, version).await.map_err(from_store)?;
     let key = key.ok_or_else(|| no_version(&name, version))?;
     // Places of their own: whoever may read must not keep others from deploying.
-    let place = tokio::time::timeout(READING_WAIT, scheduler.readings.acquire()).await;
-    let _place = place.map_err(|_| {
+    let place = tokio::time::timeout(READING_WAIT, Arc::clone(&scheduler.readings).acquire_owned()).await;
+    let place = place.map_err(|_| {
         ApiError::new(
             ErrorCode::Throttled,
             "the files of other versions are being listed: try again in a moment",
@@ -87,7 +88,12 @@ pub(super) async fn files(scheduler: Scheduler, call: Call<ListFiles>) -> Result
     let path = dir.path().join("source.tar.gz");
     scheduler.objects.get_file(&key, &path).await.map_err(|e| unread(&e))?;
     let archive = std::fs::File::open(&path).map_err(|e| unread(&e))?;
-    let folder = tokio::task::spawn_blocking(move || look_through(archive)).await;
+    // The work goes on if the caller goes away, and keeps its place.
+    let folder = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        look_through(archive)
+    });
+    let folder = folder.await;
     let folder = folder.map_err(|e| unread(&e))?.map_err(|e| unread(&e))?;
     Ok(VersionFiles {
         version,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rekindle_wire::clock::unix_s;
 use rekindle_wire::interface::Call;
 use rekindle_wire::interface::scheduler::{AskHost, AwaitRecalls, AwaitRoutes, Beat, Place, ReportLeases};
 use rekindle_wire::internal::{DamagedSnapshot, HeartbeatResponse, LeaseResponse, Placement, Presence, RoutesResponse};
@@ -90,12 +91,7 @@ pub(super) async fn routes(scheduler: Scheduler, call: Call<AwaitRoutes>) -> Res
 pub(super) async fn heartbeat(scheduler: Scheduler, call: Call<Beat>) -> Result<HeartbeatResponse, Refused> {
     let mut beat = call.body;
     members::check_worker(&members::caller(&call.head.extensions), beat.worker.as_str())?;
-    let (tickets, orders) = (std::mem::take(&mut beat.tickets), &scheduler.orders);
-    beat.tickets.extend(beat.instances.iter().filter_map(|info| {
-        let ticket = tickets.get(&info.id)?;
-        let is_own = orders.wrote(ticket, &beat.worker, &info.id, &info.function, info.version);
-        is_own.then(|| (info.id.clone(), ticket.clone()))
-    }));
+    scheduler.orders.check(&mut beat, unix_s());
     for damaged in &beat.damaged {
         lose(&scheduler, damaged).await;
     }

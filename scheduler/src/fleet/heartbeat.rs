@@ -96,7 +96,12 @@ impl Fleet {
     pub(super) fn forget_all_of(&mut self, worker: &rekindle_wire::WorkerId, now: Millis) {
         let ids: Vec<_> = self.instances.on(worker).map(|(id, _)| id.clone()).collect();
         for id in ids {
-            self.forget(&id, now);
+            // It may run on the worker that it was moving to, which is to report it.
+            let has_left = self.instances.get(&id).is_some_and(Instance::has_begun_to_move);
+            match has_left {
+                true => drop(self.instances.remove(&id)),
+                false => drop(self.forget(&id, now)),
+            }
         }
     }
 

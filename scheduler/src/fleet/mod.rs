@@ -183,6 +183,11 @@ impl Instance {
         self.in_flight == 0 && self.moving.is_none() && matches!(self.stage, Stage::Ready | Stage::Parked)
     }
 
+    /// Whether its source was, or is about to be, told to move it.
+    pub(crate) fn has_begun_to_move(&self) -> bool {
+        self.moving.as_ref().is_some_and(|moving| moving.since.is_some())
+    }
+
     /// Whether it is moving to this worker.
     pub(crate) fn moves_to(&self, worker: &WorkerId) -> bool {
         self.moving.as_ref().is_some_and(|moving| moving.to == *worker)
@@ -240,8 +245,9 @@ impl Fleet {
         site.is_some_and(fits) && self.quota_lets_go_on(instance)
     }
 
-    /// Whether the worker has an instance of the namespace that was ordered, in any stage, or one is to arrive there. `None` if that is
-    /// not known: the worker has not been heard yet, or not for so long that its instances were given up.
+    /// Whether the worker has an instance of the namespace that was ordered, in any stage, or one is to arrive there.
+    /// `None` if that is not known: the worker has not been heard yet, or not for so long that its instances were given
+    /// up.
     pub(crate) fn hosts(&self, worker: &WorkerId, namespace: &str) -> Option<bool> {
         let here = self.instances.on(worker).map(|(_, instance)| instance);
         let here = here.filter(|instance| instance.draining != Some(Draining::NotOrdered));
@@ -338,8 +344,7 @@ impl Fleet {
     pub(crate) fn found_gone(&mut self, id: &InstanceId, gateway: &GatewayId, now: Millis) {
         let leased_by = |i: &Instance| i.lease.as_ref().is_some_and(|lease| lease.gateway == *gateway);
         let instance = self.instances.get(id);
-        let is_away = |i: &Instance| i.moving.as_ref().is_some_and(|moving| moving.since.is_some());
-        if instance.is_some_and(|i| !is_away(i) && leased_by(i)) {
+        if instance.is_some_and(|i| !i.has_begun_to_move() && leased_by(i)) {
             self.forget(id, now);
         }
     }

@@ -233,6 +233,9 @@ impl Fleet {
                     if !self.instances.contains_key(copy) {
                         self.instances.insert(copy.clone(), instance);
                     }
+                    if let Some(mut copy) = self.instances.get_mut(copy) {
+                        copy.draining.take_if(|why| *why == Draining::NotOrdered);
+                    }
                 }
             }
         }

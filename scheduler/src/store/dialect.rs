@@ -6,7 +6,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{AnyConnection, AssertSqlSafe, Executor as _, SqlSafeStr as _};
 
 /// Forward only; a released migration never changes. Written in SQLite's dialect.
-pub(super) const MIGRATIONS: [(i64, &str, &str); 24] = [
+pub(super) const MIGRATIONS: [(i64, &str, &str); 25] = [
     (1, "functions", include_str!("../../migrations/0001_functions.sql")),
     (2, "platform", include_str!("../../migrations/0002_platform.sql")),
     (3, "async calls", include_str!("../../migrations/0003_async_calls.sql")),
@@ -73,6 +73,11 @@ pub(super) const MIGRATIONS: [(i64, &str, &str); 24] = [
         24,
         "wrapped master key",
         include_str!("../../migrations/0024_wrapped_master_key.sql"),
+    ),
+    (
+        25,
+        "order tickets",
+        include_str!("../../migrations/0025_order_tickets.sql"),
     ),
 ];
 

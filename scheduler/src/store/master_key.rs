@@ -54,6 +54,17 @@ impl Store {
             .map_err(failed(NOTE))
     }
 
+    /// Since when orders have tickets, Unix time in seconds: `now` if none had one before.
+    pub(crate) async fn tickets_since(&self, now_unix_s: i64) -> Result<i64, StoreError> {
+        let statement = "UPDATE master_key SET tickets_unix_s = COALESCE(tickets_unix_s, $1) WHERE one = 1 \
+                         RETURNING tickets_unix_s";
+        sqlx::query_scalar(statement)
+            .bind(now_unix_s)
+            .fetch_one(&self.writes)
+            .await
+            .map_err(failed("read since when orders have tickets"))
+    }
+
     /// Stores a new wrapped master key, unless the database has one already.
     pub(crate) async fn add_wrapped_key(&self, id: &str, wrapped: &WrappedKey) -> Result<(), StoreError> {
         let statement = "INSERT INTO master_key (one, id, wrapped_by, wrapped_for, wrapped) \

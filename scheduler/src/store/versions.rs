@@ -253,15 +253,16 @@ impl Store {
     /// the snapshot meanwhile.
     pub(crate) async fn keep_digest(&self, spec: &VersionSpec) -> Result<(), StoreError> {
         let Some(snapshot) = &spec.snapshot else { return Ok(()) };
-        sqlx::query(
+        sqlx::query(sqlx::AssertSqlSafe(format!(
             "UPDATE versions SET spec = $1 WHERE number = $2 AND state = 'live' AND snapshot_error IS NULL \
-             AND function_id = (SELECT id FROM functions WHERE namespace = $3 AND name = $4) AND spec LIKE $5",
-        )
+             AND function_id = (SELECT id FROM functions WHERE namespace = $3 AND name = $4) AND {} = $5",
+            self.dialect.json_field("spec", &["snapshot"])
+        )))
         .bind(json(spec)?)
         .bind(i64::from(spec.version.0))
         .bind(spec.function.namespace())
         .bind(spec.function.name())
-        .bind(starts_from(snapshot))
+        .bind(snapshot.as_str())
         .execute(&self.writes)
         .await
         .map_err(failed("keep the digest of a snapshot"))?;
@@ -276,33 +277,36 @@ impl Store {
         snapshot: &SnapshotId,
         why: &str,
     ) -> Result<(), StoreError> {
-        sqlx::query(
+        sqlx::query(sqlx::AssertSqlSafe(format!(
             "UPDATE versions SET spec = $1, snapshot = NULL, snapshot_error = $2 \
              WHERE number = $3 AND state = 'live' \
-             AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5) AND spec LIKE $6",
-        )
+             AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5) AND {} = $6",
+            self.dialect.json_field("spec", &["snapshot"])
+        )))
         .bind(json(spec)?)
         .bind(why)
         .bind(i64::from(spec.version.0))
         .bind(spec.function.namespace())
         .bind(spec.function.name())
-        .bind(starts_from(snapshot))
+        .bind(snapshot.as_str())
         .execute(&self.writes)
         .await
         .map_err(failed("note a damaged snapshot"))?;
         Ok(())
     }
 
+    /// Stores why a version failed. Returns whether there is such a version that is not live.
     pub(crate) async fn set_failed(
         &self,
         function: &FunctionId,
         version: VersionNumber,
         error: &ApiError,
         phases: &[PhaseTime],
-    ) -> Result<(), StoreError> {
-        sqlx::query(
+    ) -> Result<bool, StoreError> {
+        let noted = sqlx::query(
             "UPDATE versions SET state = 'failed', error = $1, phases = $2 \
-             WHERE number = $3 AND state <> 'live' AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
+             WHERE number = $3 AND state <> 'live' \
+             AND function_id = (SELECT id FROM functions WHERE namespace = $4 AND name = $5)",
         )
         .bind(json(error)?)
         .bind(json(phases)?)
@@ -312,7 +316,7 @@ impl Store {
         .execute(&self.writes)
         .await
         .map_err(failed("note why a version failed"))?;
-        Ok(())
+        Ok(noted.rows_affected() > 0)
     }
 
     /// Marks versions as failed whose preparation was cut short by a restart of the scheduler. Returns how many.
@@ -455,11 +459,6 @@ impl Store {
             .map(|spec| serde_json::from_str(spec).map_err(unreadable("versions.spec")))
             .collect()
     }
-}
-
-/// What the stored spec of a version that starts from the snapshot is like.
-fn starts_from(snapshot: &SnapshotId) -> String {
-    format!("%\"snapshot\":\"{snapshot}\"%")
 }
 
 fn from_row(row: &AnyRow) -> Result<VersionInfo, StoreError> {
