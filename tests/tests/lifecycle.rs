@@ -510,3 +510,35 @@ fn the_admin_api_describes_itself() {
     assert!(document["openapi"].as_str().unwrap().starts_with("3."), "{document}");
     assert!(document["paths"]["/v1/functions"]["post"].is_object());
 }
+
+#[test]
+fn a_request_in_an_instance_that_is_stopped_does_not_run_again_unless_it_may() {
+    let platform = shared();
+    let code = "import time\n\
+        def handler(event, context):\n    print('it runs')\n    time.sleep(3)\n    return 'done'\n";
+    for (name, settings) in [("once", ""), ("again", "idempotent = true")] {
+        platform.deploy(&Folder::python(name, &format!("max_instances = 3\n{settings}"), code));
+        let runs = || {
+            let lines = platform.logs(name);
+            lines.iter().filter(|line| line.text == "it runs").count()
+        };
+        // Warm-ups.
+        let before = runs();
+        thread::scope(|scope| {
+            let call = scope.spawn(|| platform.request("POST", &format!("/function/{name}/")).body("x").send());
+            until("it runs", SOON, || (runs() == before + 1).then_some(()));
+            let running = platform.instances_of(name);
+            let stop = |id: &str| platform.admin("DELETE", &format!("/v1/instances/{id}")).send();
+            for instance in &running {
+                assert_eq!(stop(instance.id.as_str()).status, 204);
+            }
+            let reply = call.join().unwrap();
+            match name {
+                "once" => drop(reply.error(502, "function_crashed")),
+                _ => assert_eq!(reply.ok().json(), "done"),
+            }
+        });
+        assert_eq!(runs() - before, if name == "once" { 1 } else { 2 }, "{name}");
+        platform.delete(name).unwrap();
+    }
+}

@@ -18,6 +18,11 @@ impl Instance {
         }
         match self.end_soon().await {
             Some(_) if matches!(error, SendError::Connect(_)) && !first => gone(),
+            // The function has seen it: it must not run twice.
+            Some(why) if why.code == ErrorCode::InstanceGone && !self.spec.config.idempotent => ApiError::new(
+                ErrorCode::FunctionCrashed,
+                "the instance was stopped before it had answered: the invocation may have run",
+            ),
             Some(why) => why,
             None => self.broke_off(error),
         }
