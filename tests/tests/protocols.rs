@@ -283,6 +283,17 @@ fn calls_pass_between_roles_whose_connections_are_guarded() {
     let cluster = Cluster::start_sized(store.endpoint(), store.environment(), size);
     cluster.deploy(&greeter("greeter", &[]));
     block_on(call_each_kind(Caller::to(&cluster, "greeter")));
+    // What takes trailers goes between roles by HTTP/2. The function learns the host that the client named.
+    let code = "def handler(event, context):\n    return event['headers']['host']\n";
+    cluster.deploy(&Folder::python("host", "", code));
+    for trailers in [false, true] {
+        let call = cluster.request("GET", "/").header("host", "host.localhost");
+        let call = match trailers {
+            true => call.header("te", "trailers"),
+            false => call,
+        };
+        assert_eq!(call.send().ok().json(), "host.localhost", "{trailers}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
+use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Request, Uri};
 use percent_encoding::percent_decode_str;
 use rekindle_relay::{shorten_call_timeout, strip_hop_by_hop_but_upgrade, strip_named};
@@ -80,6 +81,11 @@ pub(super) fn inward(
     deadline: Deadline,
 ) -> Result<Request<Body>, ApiError> {
     let (mut head, body) = request.into_parts();
+    // What came by HTTP/2 has its host there.
+    if let Some(host) = head.uri.authority().filter(|_| !head.headers.contains_key(HOST)) {
+        let host = HeaderValue::from_str(host.as_str());
+        host.into_iter().for_each(|host| drop(head.headers.insert(HOST, host)));
+    }
     let told = caller_deadline(&head.headers).map_or(deadline, |of_caller| of_caller.min(deadline));
     head.uri = own_url(path)
         .parse::<Uri>()
