@@ -127,7 +127,7 @@ impl Exchange {
         let outgoing = self.outgoing.clone();
         let leased = self.slot.leased.clone();
         let start = leased.start();
-        let is_started = start == StartKind::Warm;
+        let is_started = start == StartKind::Warm && !leased.fresh;
         let limit = if is_started {
             leased.timeout
         } else {

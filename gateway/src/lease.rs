@@ -43,6 +43,8 @@ pub(crate) struct LeasedInstance {
     pub(crate) boot_timeout: Duration,
     /// Whether an invocation that may have reached the function may be sent again.
     pub(crate) idempotent: bool,
+    /// Whether each invocation waits for another copy.
+    pub(crate) fresh: bool,
     pub(crate) memory_bytes: u64,
     /// The lease's [`LeaseMark`] for its worker; `None` from a scheduler that does not number them.
     pub(crate) mark: Option<HeaderValue>,
@@ -181,6 +183,7 @@ impl Leases {
                 timeout: Duration::from_millis(placement.timeout_ms),
                 boot_timeout: Duration::from_millis(placement.boot_timeout_ms),
                 idempotent: placement.idempotent,
+                fresh: placement.fresh,
                 memory_bytes: placement.memory_bytes,
                 mark,
                 start: placement.start,

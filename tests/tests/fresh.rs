@@ -102,3 +102,32 @@ fn who_ran_into_the_timeout_leaves_nothing_either() {
     called(platform, "fresh-hang", &expected);
     platform.delete("fresh-hang").unwrap();
 }
+
+/// A server whose hook takes longer than an invocation may.
+const SLOW: &str = r#"
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def do_POST(self):
+        time.sleep(2)
+        self.do_GET()
+
+HTTPServer(("", 8080), Handler).serve_forever()
+"#;
+
+#[test]
+fn a_copy_that_takes_longer_than_an_invocation_may_is_waited_for() {
+    let platform = shared();
+    let settings = "fresh = true\nmax_instances = 1\ntimeout = \"1s\"\n[hooks]\nafter_restore = \"/restored\"\n";
+    platform.deploy(&Folder::server("fresh-slow", settings, SLOW));
+    for _ in 0..3 {
+        platform.get("fresh-slow", "/").ok();
+    }
+    platform.delete("fresh-slow").unwrap();
+}

@@ -180,6 +180,9 @@ pub struct Placement {
     /// Whether an invocation that may have reached the function may be sent again elsewhere.
     #[serde(default)]
     pub idempotent: bool,
+    /// Whether each invocation waits for another copy.
+    #[serde(default)]
+    pub fresh: bool,
     /// The instance's memory limit in bytes. 0 from a scheduler that does not say.
     #[serde(default)]
     pub memory_bytes: u64,

@@ -10,6 +10,7 @@ pub(crate) fn placement(instance: &str, slots: u32, start: StartKind) -> Placeme
         timeout_ms: 1_000,
         boot_timeout_ms: 30_000,
         idempotent: false,
+        fresh: false,
         lease_ms: 1_000,
         lease_number: 1,
         memory_bytes: 0,

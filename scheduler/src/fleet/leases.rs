@@ -82,6 +82,7 @@ impl Fleet {
             lease_ms: length.0,
             lease_number: instance.lease_number,
             idempotent: live.spec.config.idempotent,
+            fresh: live.spec.config.fresh,
             memory_bytes: live.memory(),
         })
     }
