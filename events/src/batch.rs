@@ -193,6 +193,7 @@ impl Batches {
         let invocation = Invocation {
             function: &self.info.function,
             timeout: Duration::from_millis(self.info.timeout_ms),
+            boot_timeout: Duration::from_millis(self.info.boot_timeout_ms),
             content_type,
             body,
             headers,

@@ -218,5 +218,6 @@ impl Follower {
 
 /// Whether both are read the same way.
 fn is_same(one: &SourceInfo, other: &SourceInfo) -> bool {
-    (&one.source, one.timeout_ms) == (&other.source, other.timeout_ms)
+    let times = |info: &SourceInfo| (info.timeout_ms, info.boot_timeout_ms);
+    (&one.source, times(one)) == (&other.source, times(other))
 }

@@ -14,6 +14,7 @@ use rekindle_wire::error::chain;
 use rekindle_wire::headers::{IDEMPOTENCY_KEY, TRACEPARENT};
 use rekindle_wire::interface::Endpoint as _;
 use rekindle_wire::interface::users::{Invoke, ReportSources};
+use rekindle_wire::internal::start_limit;
 use rekindle_wire::{ApiError, FunctionId, Namespace};
 
 use crate::verdict::{Verdict, judge};
@@ -21,8 +22,8 @@ use crate::verdict::{Verdict, judge};
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit for the list of sources.
 const LIST_LIMIT: Duration = Duration::from_secs(15);
-/// What an invocation may take beyond the function's timeout: waiting for an instance.
-const INVOKE_MORE: Duration = Duration::from_secs(60);
+/// What an invocation may take beyond the function's timeout and its start: waiting for a slot, and for the answer.
+const INVOKE_MORE: Duration = Duration::from_secs(30);
 /// Every gateway should take this much.
 const LARGE: usize = 256 << 10;
 /// A gateway refuses a body for its length while the body is being sent.
@@ -65,6 +66,8 @@ pub(crate) struct TellError {
 pub(crate) struct Invocation<'a> {
     pub(crate) function: &'a FunctionId,
     pub(crate) timeout: Duration,
+    /// How long its boot may take, if it has to boot.
+    pub(crate) boot_timeout: Duration,
     pub(crate) content_type: &'static str,
     pub(crate) body: Vec<u8>,
     /// Those of a trace.
@@ -143,7 +146,7 @@ impl Gateway {
             .headers(invocation.headers)
             .bearer_auth(&self.key)
             .header(CONTENT_TYPE, invocation.content_type)
-            .timeout(invocation.timeout + INVOKE_MORE)
+            .timeout(invocation.timeout + start_limit(invocation.boot_timeout) + INVOKE_MORE)
             .body(invocation.body);
         let again = request.try_clone().filter(|_| is_large && invocation.ids.len() <= 1);
         let hung_up = |error: &CallError| {

@@ -206,6 +206,9 @@ impl Queue for SqsQueue {
             let left = until.saturating_duration_since(Instant::now());
             // A request that waits does so for whole seconds.
             let wait = seconds(left).min(WAIT_S);
+            if wait == 0 {
+                tokio::time::sleep(left).await;
+            }
             match self.pull(most - got.len(), wait).await {
                 Ok(more) if more.is_empty() && wait == 0 => break,
                 Ok(more) => got.extend(more),

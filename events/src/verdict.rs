@@ -63,7 +63,8 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, body: Option<&[u8]>
         after,
         is_overloaded,
     };
-    if is_own && is_too_large(body) {
+    // A proxy before the gateway says it by the status alone.
+    if is_own && (status == StatusCode::PAYLOAD_TOO_LARGE || is_too_large(body)) {
         return Verdict::TooLarge {
             reason: cut(reason(status, body)),
         };

@@ -8,11 +8,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rekindle_wire::api::{Alias, StartKind};
+use rekindle_wire::api::{Alias, SourceInfo, StartKind};
 use rekindle_wire::function_config::{Allowed, Auth, TokenRule};
 use rekindle_wire::internal::{DamagedSnapshot, FunctionRoutes, StreamingVersions, VersionSpec};
 use rekindle_wire::schedule::Schedule;
-use rekindle_wire::{AliasName, ApiError, ErrorCode, EventSource, FunctionId, Namespace, SnapshotId, VersionNumber};
+use rekindle_wire::{AliasName, ApiError, ErrorCode, FunctionId, Namespace, SnapshotId, VersionNumber};
 
 pub(crate) use self::retired::RetiredSnapshots;
 
@@ -438,22 +438,28 @@ impl Catalog {
         self.functions.keys().flat_map(of).collect()
     }
 
-    /// The sources of the versions that serve in a namespace, with the version and its timeout in milliseconds. Of
-    /// several versions of one function, they are those of the version with the largest share.
-    pub(crate) fn sources(&self, namespace: &str) -> Vec<(FunctionId, VersionNumber, u64, EventSource)> {
+    /// The sources of the versions that serve in a namespace. Of several versions of one function, they are those of the
+    /// version with the largest share. Nobody is said to read them.
+    pub(crate) fn sources(&self, namespace: &str) -> Vec<SourceInfo> {
         let of = |function: &FunctionId| {
             let live = self.live(function).map(|live| live.spec);
             let all = live.iter().flat_map(|spec| {
-                let (sources, timeout) = (spec.config.sources.iter(), spec.config.timeout_ms);
-                sources.map(move |source| (spec.function.clone(), spec.version, timeout, source.clone()))
+                spec.config.sources.iter().map(|source| SourceInfo {
+                    function: spec.function.clone(),
+                    version: spec.version,
+                    source: source.clone(),
+                    timeout_ms: spec.config.timeout_ms,
+                    boot_timeout_ms: spec.config.boot_timeout_ms,
+                    readers: Vec::new(),
+                })
             });
             // Readers tell destinations with their own key, which every function takes.
-            let all = all.map(|(function, version, timeout, mut source)| {
-                let namespace = function.split().1.unwrap_or_default();
-                for to in [&mut source.on_success, &mut source.on_failure] {
+            let all = all.map(|mut info| {
+                let namespace = info.function.split().1.unwrap_or_default();
+                for to in [&mut info.source.on_success, &mut info.source.on_failure] {
                     to.take_if(|name| !self.is_open_to_functions(&FunctionId::new(&namespace, name)));
                 }
-                (function, version, timeout, source)
+                info
             });
             all.collect::<Vec<_>>()
         };

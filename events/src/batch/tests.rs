@@ -108,6 +108,7 @@ fn batches(batch: u32, takes: u64, verdicts: impl IntoIterator<Item = Verdict>) 
             version: rekindle_wire::VersionNumber(1),
             source: source(batch),
             timeout_ms: 1_000,
+            boot_timeout_ms: 30_000,
             readers: Vec::new(),
         },
         target: Arc::new(Script::of(verdicts, takes)),

@@ -19,18 +19,12 @@ const REPORTED_MAX: usize = 10_000;
 pub(crate) fn list(scheduler: &Scheduler, namespace: &str, function: Option<&FunctionId>) -> Vec<SourceInfo> {
     let now = scheduler.now();
     let all = scheduler.state().catalog.sources(namespace).into_iter();
-    let wanted = all.filter(|(of, ..)| function.is_none_or(|function| function == of));
+    let wanted = all.filter(|info| function.is_none_or(|function| *function == info.function));
     let mut all: Vec<_> = wanted
-        .map(|(function, version, timeout_ms, source)| {
-            let key = (function, source.name.clone());
+        .map(|info| {
+            let key = (info.function.clone(), info.source.name.clone());
             let readers = scheduler.sources_read.readers(&key, now);
-            SourceInfo {
-                function: key.0,
-                version,
-                source,
-                timeout_ms,
-                readers,
-            }
+            SourceInfo { readers, ..info }
         })
         .collect();
     all.sort_by(|a, b| (&a.function, &a.source.name).cmp(&(&b.function, &b.source.name)));
@@ -51,7 +45,10 @@ pub(crate) fn report(scheduler: &Scheduler, namespace: &str, reports: SourceRepo
         return refused(format!("a report is of at most {REPORTED_MAX} sources"));
     }
     let known = scheduler.state().catalog.sources(namespace);
-    let known: BTreeSet<Key> = known.into_iter().map(|(of, _, _, s)| (of, s.name)).collect();
+    let known: BTreeSet<Key> = known
+        .into_iter()
+        .map(|info| (info.function, info.source.name))
+        .collect();
     let reports = sources
         .into_iter()
         .map(|report| ((report.function, report.source), report.progress));

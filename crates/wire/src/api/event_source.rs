@@ -17,6 +17,9 @@ pub struct SourceInfo {
     pub source: EventSource,
     /// The function's timeout in milliseconds.
     pub timeout_ms: u64,
+    /// How long its boot may take, in milliseconds. 0 from a scheduler that does not say.
+    #[serde(default)]
+    pub boot_timeout_ms: u64,
     /// Who reads it: what each has said within the last half minute.
     #[serde(default)]
     pub readers: Vec<SourceReader>,
