@@ -50,6 +50,18 @@ const ERROR_BODY_MAX: usize = 64 << 10;
 /// Stands for the token of a login, until the request is sent.
 const TOKEN: HeaderValue = HeaderValue::from_static("Bearer login");
 
+/// There was no answer to a call.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NoAnswer(String);
+
+/// Whether a call that only asks may be made again: there was no answer, or the platform says that there will be one.
+pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<ApiError>();
+    let waits = refused.is_some_and(|e| matches!(e.code, ErrorCode::Unavailable | ErrorCode::Throttled));
+    waits || error.downcast_ref::<NoAnswer>().is_some()
+}
+
 /// A gateway and the key to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -190,14 +202,12 @@ impl Client {
                     self.base
                 )
             } else if e.is_connect() {
-                anyhow!(
-                    "nothing answers at {}: start the platform with `fn up`, or set FN_URL",
-                    self.base
-                )
+                let fix = "start the platform with `fn up`, or set FN_URL";
+                anyhow!(NoAnswer(format!("nothing answers at {}: {fix}", self.base)))
             } else if e.is_timeout() {
-                anyhow!(e).context(format!("{} did not answer in time", self.base))
+                anyhow!(e).context(NoAnswer(format!("{} did not answer in time", self.base)))
             } else {
-                anyhow!(e).context(format!("the call to {} was interrupted", self.base))
+                anyhow!(e).context(NoAnswer(format!("the call to {} was interrupted", self.base)))
             }
         })
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use rekindle_wire::api::{Canary, CanaryState, CanarySteps, VersionInfo};
 
-use crate::client::Client;
+use crate::client::{Client, is_passing};
 use crate::show::Steps;
 
 const POLL: Duration = Duration::from_secs(1);
@@ -24,7 +24,14 @@ pub(super) async fn follow(client: &Client, version: &VersionInfo, deadline: Ins
     let steps = Steps::new(quiet);
     let mut shown = None;
     loop {
-        let detail = client.function(name).await?;
+        let detail = match client.function(name).await {
+            // It goes on meanwhile.
+            Err(error) if is_passing(&error) && Instant::now() < deadline => {
+                tokio::time::sleep(POLL).await;
+                continue;
+            }
+            asked => asked?,
+        };
         // Where nothing served before, it is live at once.
         let Some(canary) = detail.canary else {
             return Ok(());

@@ -24,7 +24,7 @@ use rekindle_wire::{FunctionId, function_config};
 use super::describe::{NO_SNAPSHOT_WANTED, phases_line, rehearsal_line, reseeded_line, reused_line, snapshot_line};
 use super::diff;
 use crate::args::DeployArgs;
-use crate::client::{Client, Release};
+use crate::client::{Client, Release, is_passing};
 use crate::show::{self, Steps, Tone};
 use packaged::Packaged;
 
@@ -124,7 +124,9 @@ pub(crate) async fn run(client: &Client, args: &DeployArgs) -> Result<ExitCode> 
 /// Deploys `folder` and waits until the version can serve, or until it has taken over as a canary.
 pub(crate) async fn deploy(client: &Client, folder: &Path, how: DeployOptions) -> Result<DeployedVersion> {
     let begun = Instant::now();
-    let packaged = Packaged::of(folder)?;
+    let folder = folder.to_owned();
+    // What it runs and reads takes long, and other folders are being uploaded meanwhile.
+    let packaged = tokio::task::spawn_blocking(move || Packaged::of(&folder)).await??;
     packaged.check_entry()?;
     let Packaged { config, packed } = packaged;
     let growth = how.release.growth();
@@ -236,7 +238,11 @@ async fn follow(client: &Client, mut version: VersionInfo, deadline: Instant, qu
             );
         }
         tokio::time::sleep(POLL).await;
-        version = client.version(&version.function, version.version).await?;
+        version = match client.version(&version.function, version.version).await {
+            // It goes on meanwhile. The deadline ends the wait.
+            Err(error) if is_passing(&error) => version,
+            asked => asked?,
+        };
     }
     steps.finish();
     Ok(version)

@@ -20,7 +20,7 @@ use crate::show;
 const IGNORE_FILE: &str = ".fnignore";
 /// Left out unless `.fnignore` takes them back with `!`: the platform installs dependencies itself.
 const LEFT_BEHIND: [&str; 7] = [
-    ".git/",
+    ".git",
     "__pycache__/",
     "*.pyc",
     ".venv/",
