@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use http::header::UPGRADE;
 use http::{Request, Response, Uri, Version};
 use http_body::Body as _;
 use parking_lot::Mutex;
@@ -94,8 +95,9 @@ impl Workers {
             Err(request) => request,
         };
         let pools = self.pools.lock().entry(address.clone()).or_default().clone();
-        let is_long =
-            request.version() != Version::HTTP_2 && request.body().size_hint().exact().is_none_or(|n| n > LONG);
+        // A tunnel is long, too, whatever its request is.
+        let is_long = request.version() != Version::HTTP_2
+            && (request.headers().contains_key(UPGRADE) || request.body().size_hint().exact().is_none_or(|n| n > LONG));
         let connector = if is_long { &self.patient } else { &self.connector };
         let connect = || async {
             let uri = Uri::builder()
