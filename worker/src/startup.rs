@@ -207,11 +207,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         Arc::clone(&index),
         Arc::clone(&instances),
     ));
-    let supervisor = Arc::new(Supervisor::new(
-        Arc::clone(&instances),
-        Arc::clone(&snapshots),
-        Arc::clone(&damage),
-    ));
+    let supervisor = Arc::new(Supervisor::new(Arc::clone(&instances), Arc::clone(&damage)));
     let callers = Arc::new(Callers::default());
     let gateways = Gateways::new(
         config.member.as_deref(),

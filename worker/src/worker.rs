@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use rekindle_relay::InProcessRoles;
 use rekindle_snapshotter::Keyring;
 
@@ -63,13 +64,19 @@ pub(crate) struct Worker {
     pub(crate) _breakpoints: Option<OwnedFd>,
 }
 
+/// Number of instances that are stopped at once.
+const STOPPED_AT_ONCE: usize = 64;
+
 impl Worker {
     /// Stops everything, for shutdown.
     pub(crate) async fn stop_all(&self) {
         self.instances.drain();
-        for instance in self.instances.all() {
+        self.logs.end_follows();
+        let all = futures::stream::iter(self.instances.all());
+        let stopping = all.for_each_concurrent(STOPPED_AT_ONCE, async |instance| {
             instance.stop("the worker is shutting down").await;
-        }
+        });
+        stopping.await;
         let (pool, network, idle) = (Arc::clone(&self.pool), self.network.clone(), Arc::clone(&self.idle));
         let layers = Arc::clone(&self.layers);
         let close = move || {

@@ -12,7 +12,7 @@ use rekindle_wire::function_config::Base;
 use rekindle_wire::internal::{BUILD_TOOLS, BuiltLayers, LayerRef, PrepareRequest};
 use rekindle_wire::{ApiError, ErrorCode};
 
-use super::build::{BuildCounts, BuildLimits, BuildNetwork, BuildOrder, Root, build_layer};
+use super::build::{BuildCounts, BuildLimits, BuildNetwork, BuildOrder, Root, SOURCE_SUFFIX, build_layer};
 use crate::errors::unavailable;
 use crate::host::cgroup::Cgroups;
 use crate::host::confined::Confinement;
@@ -109,7 +109,7 @@ impl Builder {
     /// Builds the function's own layer, and its root filesystem if that is an image's, from the uploaded folder.
     async fn tars(&self, request: &PrepareRequest) -> Result<BuiltTars, ApiError> {
         let work_dir = self.work_dir.clone();
-        let source = TemporaryFile(work_dir.join(format!("{}.source.tar.gz", request.instance)));
+        let source = TemporaryFile(work_dir.join(format!("{}{SOURCE_SUFFIX}", request.instance)));
         let bytes = self
             .store
             .get(&request.source_key)

@@ -362,8 +362,13 @@ impl Preparer {
             return Ok(Ok(summary));
         }
         phase(events, VersionState::Rehearsing).await?;
-        let is_the_snapshot_s =
-            |error: &ApiError| matches!(error.code, ErrorCode::RestoreFailed | ErrorCode::SnapshotLost);
+        // Or its hook's, which would answer no better elsewhere.
+        let is_the_snapshot_s = |error: &ApiError| {
+            matches!(
+                error.code,
+                ErrorCode::RestoreFailed | ErrorCode::SnapshotLost | ErrorCode::FunctionError
+            )
+        };
         let mut rehearsal = self.rehearser.rehearse(spec, secrets).await;
         if let Err(error) = rehearsal.as_ref()
             && is_the_snapshot_s(error)

@@ -289,11 +289,14 @@ async fn park_instance(worker: Arc<Worker>, call: Call<worker::Park>) -> Result<
     let id = call.at.id;
     let instance = worker.instances.get(&id).ok_or_else(gone)?;
     // It is completed even if the scheduler goes away in the middle.
-    let parked = tokio::spawn(async move {
-        let parked = instance.park().await;
-        worker.instances.changed.notify_one();
-        parked
-    });
+    let parked = tokio::spawn(
+        async move {
+            let parked = instance.park().await;
+            worker.instances.changed.notify_one();
+            parked
+        }
+        .in_current_span(),
+    );
     match parked.await.unwrap_or(Parking::Gone) {
         Parking::Parked => Ok(()),
         Parking::Gone => Err(gone()),
@@ -365,13 +368,21 @@ async fn read_logs(State(worker): State<Arc<Worker>>, Params(wanted): Params<wor
 }
 
 async fn delete_function(worker: Arc<Worker>, call: Call<worker::RemoveFunction>) -> Result<(), ApiError> {
-    let name = call.at.name;
-    for instance in worker.instances.all() {
-        if instance.spec.function == name {
-            instance.stop("its function was deleted").await;
-            worker.instances.remove_this(&instance);
-        }
-    }
+    // It is completed even if the scheduler goes away in the middle: nothing asks for it again.
+    let removed = tokio::spawn(remove_function(worker, call.at.name).in_current_span());
+    removed
+        .await
+        .map_err(|e| unavailable("remove what there is of the function", &e))?
+}
+
+async fn remove_function(worker: Arc<Worker>, name: FunctionId) -> Result<(), ApiError> {
+    let all = worker.instances.all();
+    let stopping = all.into_iter().filter(|instance| instance.spec.function == name);
+    let stopping = stopping.map(async |instance| {
+        instance.stop("its function was deleted").await;
+        worker.instances.remove_this(&instance);
+    });
+    futures::future::join_all(stopping).await;
     // The snapshots of its instances and of earlier versions.
     let forgetting = Arc::clone(&worker);
     let function = name.clone();

@@ -146,6 +146,14 @@ impl Evictor {
             let Some(running) = instance.running() else { continue };
             let known = known.entry(instance.id.clone()).or_default();
             let now = begun.elapsed();
+            // It may have been thawed and parked again since the last pass.
+            let idle_for = Duration::from_millis(instance.usage.idle_ms());
+            if known
+                .parked_since
+                .is_some_and(|since| idle_for < now.saturating_sub(since))
+            {
+                (known.parked_since, known.settled) = (None, false);
+            }
             let usage = match instance.state() {
                 InstanceState::Parked => {
                     let since = *known.parked_since.get_or_insert(now);

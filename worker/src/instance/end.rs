@@ -14,23 +14,17 @@ use super::registry::Instances;
 use super::running::RunningInstance;
 use crate::host::netlink_memory::{LIMIT as NETLINK_LIMIT, NetlinkMemory};
 use crate::host::sandbox::FunctionState;
-use crate::snapshots::Snapshots;
 
 /// Watches over instances that are ready.
 pub struct Supervisor {
     instances: Arc<Instances>,
-    snapshots: Arc<Snapshots>,
     damage: Arc<DamageExaminer>,
 }
 
 impl Supervisor {
     /// Creates it. `damage` hears of snapshots of which a page is lost.
-    pub fn new(instances: Arc<Instances>, snapshots: Arc<Snapshots>, damage: Arc<DamageExaminer>) -> Self {
-        Self {
-            instances,
-            snapshots,
-            damage,
-        }
+    pub fn new(instances: Arc<Instances>, damage: Arc<DamageExaminer>) -> Self {
+        Self { instances, damage }
     }
 
     /// Makes `instance` ready with what runs of it: it begins to accept requests. Watches for its end. Tears it down if
@@ -65,7 +59,6 @@ impl Supervisor {
             let error = instance.verdict().unwrap_or_else(|| cause(&instance, &running, state));
             instance.sink.platform(&error.message);
             if let (ErrorCode::SnapshotLost, Some(snapshot)) = (error.code, &instance.spec.snapshot) {
-                self.snapshots.forget(snapshot);
                 self.damage.examine(&instance, snapshot);
             }
             instance.tell_end(error);

@@ -69,9 +69,15 @@ impl Instance {
             }
             Err(_) => return Parking::Gone,
         }
-        if !self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Parked) {
+        // Whoever kills it thaws it, but maybe before it was frozen to the end. Frozen processes cannot die.
+        let is_killed = !running.is_frozen();
+        if is_killed || !self.step(|s| matches!(s, InstanceStage::Ready), InstanceStage::Parked) {
+            running.mark_frozen();
             running.thaw();
-            return Parking::Gone;
+            return match &*self.stage() {
+                InstanceStage::Ended(_) => Parking::Gone,
+                _ => Parking::Busy,
+            };
         }
         Parking::Parked
     }

@@ -377,7 +377,7 @@ impl<'a> SnapshotRestore<'a> {
         }
         let called = call_hook(self.instance, running, Hook::AfterRestore);
         let called = self.instance.phase("after-restore", called).await;
-        called.map(drop).map_err(|e| ApiError::new(ErrorCode::RestoreFailed, e))
+        called.map(drop).map_err(|e| ApiError::new(ErrorCode::FunctionError, e))
     }
 
     fn report(&self, running: &RunningInstance, handover: &str) {

@@ -246,7 +246,12 @@ impl Starter {
                 if !instance.is_starting() {
                     return Err(why);
                 }
-                self.snapshots.forget(&snapshot);
+                // Not for what the host or the function lacks. What is opened anew is in memory twice, as long as other
+                // instances have the old one.
+                let is_its_own = why.code == ErrorCode::RestoreFailed;
+                if is_its_own {
+                    self.snapshots.forget(&snapshot);
+                }
                 if beginning.is_rehearsal {
                     return Err(why);
                 }
@@ -254,7 +259,9 @@ impl Starter {
                 instance
                     .sink
                     .platform(format!("restore failed, booting instead: {}", why.message));
-                self.damage.examine(instance, &snapshot);
+                if is_its_own || why.code == ErrorCode::SnapshotLost {
+                    self.damage.examine(instance, &snapshot);
+                }
                 *instance.kind.lock() = StartKind::Booted;
                 let booting = Box::pin(self.booter.boot(instance));
                 let booted = self.measured(instance, StartKind::Booted, booting).await;

@@ -22,10 +22,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use futures::stream::Stream;
+use futures::stream::{Stream, StreamExt as _};
 use parking_lot::Mutex;
 use rekindle_wire::api::LogLine;
 use rekindle_wire::{FunctionId, InstanceId, VersionNumber};
+use tokio_util::sync::CancellationToken;
 
 use files::{FilesSnapshot, LogFiles};
 use writer::{FunctionLog, Writer};
@@ -88,6 +89,8 @@ pub struct Logs {
     limits: LogLimits,
     writer: Writer,
     functions: Arc<Mutex<HashMap<FunctionId, Arc<FunctionLog>>>>,
+    /// Ends the streams of those who follow.
+    ending: CancellationToken,
 }
 
 impl Logs {
@@ -108,6 +111,7 @@ impl Logs {
             limits,
             writer,
             functions: Arc::default(),
+            ending: CancellationToken::new(),
         })
     }
 
@@ -163,7 +167,13 @@ impl Logs {
         let failed = self.failed("read", function);
         let (snapshot, coming) = self.log(function).snapshot_and_follow().map_err(&failed)?;
         let past = read_tail(snapshot, tail).await.map_err(failed)?;
-        Ok(follow::follow(past, coming))
+        let ended = self.ending.clone().cancelled_owned();
+        Ok(follow::follow(past, coming).take_until(ended))
+    }
+
+    /// Ends the streams of those who follow, for shutdown: a connection with one would stay open.
+    pub fn end_follows(&self) {
+        self.ending.cancel();
     }
 
     /// Removes a function's logs. Further output of its instances is discarded.
@@ -172,8 +182,9 @@ impl Logs {
     /// Returns an error when the files cannot be removed.
     pub async fn delete(&self, function: &FunctionId) -> Result<(), LogError> {
         let log = self.log(function);
+        self.writer.delete(log).await.map_err(self.failed("delete", function))?;
         self.functions.lock().remove(function);
-        self.writer.delete(log).await.map_err(self.failed("delete", function))
+        Ok(())
     }
 }
 

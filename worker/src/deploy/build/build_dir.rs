@@ -80,10 +80,11 @@ pub fn sweep(work_dir: &Path) -> io::Result<()> {
             Err(e) => return Err(e),
         };
         for entry in entries.flatten() {
-            if prefixes
-                .iter()
-                .any(|p| entry.file_name().to_string_lossy().starts_with(p))
-            {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            // Folders that were fetched, and layers that were not packed to their end.
+            let is_unfinished = name.ends_with(super::SOURCE_SUFFIX) || name.contains(".tmp-");
+            if is_unfinished || prefixes.iter().any(|p| name.starts_with(p)) {
                 let path = entry.path();
                 let removed = if path.is_dir() {
                     remove_tree(&path)

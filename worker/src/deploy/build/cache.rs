@@ -3,10 +3,13 @@
 //!
 //! ```text
 //! deps-cache/KEY/tree/…   what was installed
-//! deps-cache/KEY/lock     its size, and the milliseconds that it took; held (flock) while in use, and its time is the
-//!                         last use
+//! deps-cache/KEY/lock     its size, the milliseconds that it took, and the host's boot; held (flock) while in use, and
+//!                         its time is the last use
 //! deps-cache/.new-…       being put or removed
 //! ```
+//!
+//! Nothing is synced. So what an earlier boot of the host has put is not taken: after a power failure names may be
+//! there, and contents not.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -21,6 +24,7 @@ use super::counts::BuildCounts;
 
 /// Age after which an unpinned list is resolved again.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The cache's directory. Several builds use it at once.
 #[derive(Debug, Clone)]
@@ -28,6 +32,8 @@ pub(super) struct DepsCache {
     directory: PathBuf,
     bytes_max: u64,
     counts: BuildCounts,
+    /// The host's boot.
+    boot: String,
 }
 
 /// What the cache holds under a key.
@@ -36,7 +42,7 @@ struct Entry {
     bytes: u64,
     took: Duration,
     idle: Duration,
-    /// Whether it is too old to be taken.
+    /// Whether it is too old to be taken, or of an earlier boot.
     is_old: bool,
 }
 
@@ -57,14 +63,20 @@ pub(super) struct CachedTree {
 
 impl DepsCache {
     /// Opens the cache in `directory`, which only root may enter: installers run with fewer privileges.
-    /// What is too old to be taken goes.
+    /// What is too old to be taken, or of an earlier boot, goes.
     pub(super) fn open(directory: PathBuf, bytes_max: u64, counts: BuildCounts) -> io::Result<Self> {
+        let boot = fs::read_to_string(BOOT)?.trim().to_owned();
+        Self::open_in(directory, bytes_max, counts, boot)
+    }
+
+    fn open_in(directory: PathBuf, bytes_max: u64, counts: BuildCounts, boot: String) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
         let cache = Self {
             directory,
             bytes_max,
             counts,
+            boot,
         };
         cache.evict()?;
         Ok(cache)
@@ -101,10 +113,8 @@ impl DepsCache {
         fs::create_dir(&new)?;
         let mut lock = File::create_new(new.join("lock"))?;
         lock.lock_shared()?;
-        write!(lock, "{bytes} {}", took.as_millis())?;
+        write!(lock, "{bytes} {} {}", took.as_millis(), self.boot)?;
         fs::rename(tree, new.join("tree"))?;
-        // A name that outlives a power failure must not have empty files below it.
-        rustix::fs::syncfs(File::open(&new)?)?;
         if fs::rename(&new, &entry).is_err() {
             fs::rename(new.join("tree"), tree)?;
             remove_tree(&new)?;
@@ -118,7 +128,7 @@ impl DepsCache {
     }
 
     fn evict(&self) -> io::Result<()> {
-        let mut entries = entries(&self.directory)?;
+        let mut entries = entries(&self.directory, &self.boot)?;
         entries.sort_by(|a, b| b.is_old.cmp(&a.is_old).then(a.worth().total_cmp(&b.worth())));
         let mut total: u64 = entries.iter().map(|entry| entry.bytes).sum();
         for entry in entries {
@@ -147,10 +157,10 @@ impl DepsCache {
 
 /// Bytes that the cache in a directory holds; none if it cannot be read. Blocks.
 pub(super) fn bytes_in(directory: &Path) -> u64 {
-    entries(directory).map_or(0, |entries| entries.iter().map(|entry| entry.bytes).sum())
+    entries(directory, "").map_or(0, |entries| entries.iter().map(|entry| entry.bytes).sum())
 }
 
-fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
+fn entries(directory: &Path, boot: &str) -> io::Result<Vec<Entry>> {
     let since = |path: &Path| {
         let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
         Some(SystemTime::now().duration_since(modified).unwrap_or_default())
@@ -158,12 +168,13 @@ fn entries(directory: &Path) -> io::Result<Vec<Entry>> {
     let entry = |path: PathBuf| {
         let lock = path.join("lock");
         let text = fs::read_to_string(&lock).ok()?;
-        let mut numbers = text.split(' ').map(|number| number.parse().unwrap_or(0));
+        let mut words = text.split(' ');
+        let mut number = || words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
         Some(Entry {
-            bytes: numbers.next().unwrap_or(0),
-            took: Duration::from_millis(numbers.next().unwrap_or(0)),
+            bytes: number(),
+            took: Duration::from_millis(number()),
             idle: since(&lock)?,
-            is_old: since(&path.join("tree")).is_none_or(|age| age > AGE_MAX),
+            is_old: since(&path.join("tree")).is_none_or(|age| age > AGE_MAX) || words.next() != Some(boot),
             path,
         })
     };
@@ -190,6 +201,19 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_an_earlier_boot_has_put_is_not_taken() {
+        let at = tempfile::tempdir().unwrap();
+        let open = |boot: &str| {
+            let counts = BuildCounts::new(&rekindle_telemetry::metrics::Registry::new("worker"));
+            DepsCache::open_in(at.path().join("cache"), 250, counts, boot.to_owned()).unwrap()
+        };
+        drop(open("a").put("key", &tree(at.path()), 10, SECOND).unwrap());
+        assert!(open("a").get("key").unwrap().is_some());
+        assert!(open("b").get("key").unwrap().is_none());
+        assert!(open("a").get("key").unwrap().is_none());
+    }
 
     #[test]
     fn what_is_worth_least_goes_first_and_one_in_use_never() {

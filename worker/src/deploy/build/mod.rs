@@ -75,6 +75,8 @@ pub fn dependencies_bytes(work_dir: &Path) -> u64 {
 }
 
 const LAYER_PREFIX: &str = "layer-";
+/// End of the names of folders that were fetched.
+pub(crate) const SOURCE_SUFFIX: &str = ".source.tar.gz";
 
 /// Resource limits of a build.
 #[derive(Debug, Clone, Copy, PartialEq)]

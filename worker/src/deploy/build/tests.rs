@@ -442,7 +442,9 @@ async fn sweep_removes_what_a_dead_worker_left_and_keeps_the_cache() {
     let work_dir = shop.work_dir();
     let build_dir = BuildDir::make(&work_dir).unwrap();
     std::mem::forget(build_dir);
-    fs::write(work_dir.join("layer-1.tar"), "x").unwrap();
+    for name in ["layer-1.tar", "i-1.source.tar.gz", "layer.tar.zst.tmp-1"] {
+        fs::write(work_dir.join(name), "x").unwrap();
+    }
     fs::create_dir_all(work_dir.join("deps-cache/key/tree")).unwrap();
     fs::create_dir_all(work_dir.join("deps-cache/.new-1/tree")).unwrap();
     sweep(&work_dir).unwrap();

@@ -29,8 +29,10 @@ use crate::host::sandbox::NetworkNamespace;
 const LOOPBACK: u32 = 1;
 /// Interface number of the router's interface to the host.
 const OUTER_INDEX: u32 = 2;
-/// How many addresses are tried that another sandbox still has.
-const TRIES: u32 = 16;
+/// How many addresses are tried that another sandbox still has, and how far they are apart: sandboxes of one burst, which
+/// may live long, have addresses in a row.
+const TRIES: u32 = 64;
+const STEP: u32 = 251;
 
 /// How long the kernel may take to notice that both ends of a link are up, and the pause between checks.
 const PASSES_LIMIT: Duration = Duration::from_secs(5);
@@ -259,6 +261,7 @@ impl Router {
                 // A sandbox that lives long still has this address.
                 Err(e) if e.exists() && tried < TRIES => {
                     tried += 1;
+                    self.made.fetch_add(STEP, Ordering::Relaxed);
                     let mut undo = Batch::default();
                     links::remove(&mut undo, slot.index);
                     // If it was the link that existed, it belongs to another sandbox: numbers repeat after 2^30.
