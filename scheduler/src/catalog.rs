@@ -438,8 +438,8 @@ impl Catalog {
         self.functions.keys().flat_map(of).collect()
     }
 
-    /// The sources of the versions that serve in a namespace. Of several versions of one function, they are those of the
-    /// version with the largest share. Nobody is said to read them.
+    /// The sources of the versions that serve in a namespace. Of several versions of one function, they are those of
+    /// the version with the largest share. Nobody is said to read them.
     pub(crate) fn sources(&self, namespace: &str) -> Vec<SourceInfo> {
         let of = |function: &FunctionId| {
             let live = self.live(function).map(|live| live.spec);

@@ -76,7 +76,7 @@ pub(crate) async fn run(scheduler: Scheduler) {
     }
 }
 
-/// Whether claims may have run out, or hold for too long, by the clock alone: a sweep and a pause of at most `pause`
+/// Whether claims may have run out, or hold for too long, by the clock alone. A sweep and a pause of at most `pause`
 /// took from `since` to `until`, Unix time in ms.
 fn is_out_of_step(since: i64, until: i64, pause: Duration) -> bool {
     let most = pause.saturating_add(STALL).as_millis();

@@ -29,8 +29,8 @@ use crate::host::sandbox::NetworkNamespace;
 const LOOPBACK: u32 = 1;
 /// Interface number of the router's interface to the host.
 const OUTER_INDEX: u32 = 2;
-/// How many addresses are tried that another sandbox still has, and how far they are apart: sandboxes of one burst, which
-/// may live long, have addresses in a row.
+/// How many addresses are tried that another sandbox still has, and how far they are apart: sandboxes of one burst,
+/// which may live long, have addresses in a row.
 const TRIES: u32 = 64;
 const STEP: u32 = 251;
 
