@@ -16,10 +16,12 @@ impl Instance {
         if matches!(error, SendError::Malformed(_) | SendError::HeadTooLarge) {
             return self.broke_off(error);
         }
+        let is_unsent = matches!(error, SendError::Connect(_));
+        let is_unseen = is_unsent || matches!(error, SendError::Refused(_));
+        let may_go_elsewhere = is_unseen || self.spec.config.idempotent;
         match self.end_soon().await {
-            Some(_) if matches!(error, SendError::Connect(_)) && !first => gone(),
-            // The function has seen it: it must not run twice.
-            Some(why) if why.code == ErrorCode::InstanceGone && !self.spec.config.idempotent => ApiError::new(
+            Some(_) if is_unsent && !first => gone(),
+            Some(why) if why.code == ErrorCode::InstanceGone && !may_go_elsewhere => ApiError::new(
                 ErrorCode::FunctionCrashed,
                 "the instance was stopped before it had answered: the invocation may have run",
             ),
