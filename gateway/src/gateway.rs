@@ -1,7 +1,7 @@
 //! A gateway: how each request is answered, by its route.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
@@ -141,7 +141,9 @@ impl Gateway {
         let mut wanted = routes.shown(function);
         if wanted.is_none() {
             // It may be new. What asks for a key must not be invoked without one because it was not known in time.
-            let told = slots.scheduler.routes_with(&slots.gateway, routes.revision(), function);
+            let told = slots
+                .scheduler
+                .routes(&slots.gateway, routes.revision(), Duration::ZERO, Some(function));
             let told = told.await.inspect_err(|error| {
                 let measured = metrics.measure(function, Instant::now(), None);
                 measured.failed(None, error, &tracing::Span::none());

@@ -143,7 +143,11 @@ pub(crate) async fn hang_up(member: Option<Arc<Member>>, workers: Workers) {
 /// Follows what aliases name. Runs until dropped.
 pub(crate) async fn follow(routes: Arc<Routes>, slots: Arc<Slots>) {
     loop {
-        match slots.scheduler.routes(&slots.gateway, routes.revision(), FOLLOW).await {
+        match slots
+            .scheduler
+            .routes(&slots.gateway, routes.revision(), FOLLOW, None)
+            .await
+        {
             Ok(told) => routes.apply(told),
             Err(error) => {
                 tracing::debug!(%error, "aliases cannot be followed");

@@ -244,41 +244,23 @@ impl SchedulerClient {
         self.call(&recalls, &(), wait + CALL_LIMIT).await
     }
 
-    /// Waits until aliases change.
+    /// Waits until routes change. With a function that is `wanted`, the answer is that error if the scheduler does not
+    /// know it.
     pub(crate) async fn routes(
         &self,
         gateway: &GatewayId,
         (epoch, revision): (String, u64),
         wait: Duration,
+        wanted: Option<&FunctionId>,
     ) -> Result<RoutesResponse, ApiError> {
         let routes = AwaitRoutes {
             gateway: gateway.clone(),
             epoch: Some(epoch),
             revision: Some(revision),
             wait_ms: u64::try_from(wait.as_millis()).ok(),
-            wanted: None,
+            wanted: wanted.cloned(),
         };
         self.call(&routes, &(), wait + CALL_LIMIT).await
-    }
-
-    /// Fetches the routes, with those of a function that is not known here.
-    ///
-    /// # Errors
-    /// `function_not_found` or `namespace_not_found` if the scheduler does not know it either.
-    pub(crate) async fn routes_with(
-        &self,
-        gateway: &GatewayId,
-        (epoch, revision): (String, u64),
-        function: &FunctionId,
-    ) -> Result<RoutesResponse, ApiError> {
-        let routes = AwaitRoutes {
-            gateway: gateway.clone(),
-            epoch: Some(epoch),
-            revision: Some(revision),
-            wait_ms: None,
-            wanted: Some(function.clone()),
-        };
-        self.call(&routes, &(), CALL_LIMIT).await
     }
 
     /// Waits until keys change.

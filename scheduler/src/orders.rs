@@ -13,7 +13,6 @@ const UPGRADE_S: i64 = 900;
 
 /// Writes tickets and checks them. All schedulers of a cluster have the same master key, so a ticket outlives the
 /// scheduler that wrote it.
-#[derive(Clone)]
 pub(crate) struct Orders {
     key: [u8; 32],
     /// Unix time in seconds of the first ticket.

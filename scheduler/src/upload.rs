@@ -146,7 +146,7 @@ pub(crate) fn look_through(archive: File) -> Result<Folder, UploadError> {
     for entry in archive.entries().map_err(UploadError::NotAnArchive)?.raw(true) {
         let mut entry = entry.map_err(UploadError::NotAnArchive)?;
         unpacked = unpacked.saturating_add(entry.size());
-        if entries > ENTRIES_MAX || unpacked >= UNPACKED_MAX {
+        if entries >= ENTRIES_MAX || unpacked >= UNPACKED_MAX {
             return Err(UploadError::Entry(format!(
                 "more than {ENTRIES_MAX} files or {} GiB",
                 UNPACKED_MAX >> 30

@@ -88,8 +88,7 @@ async fn a_deploy_is_prepared_stored_and_listed() {
 #[tokio::test]
 async fn a_deploy_outlives_a_database_that_fails_for_a_while() {
     let platform = Platform::start().await;
-    let database = format!("sqlite:{}", platform.dir.path().join("scheduler.db").display());
-    let database = sqlx::SqlitePool::connect(&database).await.unwrap();
+    let database = platform.database().await;
     let fail = "CREATE TRIGGER fail BEFORE UPDATE OF state ON versions WHEN NEW.state IN ('live', 'failed') \
                 BEGIN SELECT RAISE(ABORT, 'for the test'); END";
     sqlx::query(fail).execute(&database).await.unwrap();
@@ -98,16 +97,7 @@ async fn a_deploy_outlives_a_database_that_fails_for_a_while() {
         sqlx::query("DROP TRIGGER fail").execute(&database).await.unwrap();
     };
     tokio::join!(platform.deploy("hello", ""), mended);
-    assert_eq!(
-        platform
-            .http
-            .get(format!("{}/function/hello/", platform.url))
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        200
-    );
+    assert_eq!(platform.function("hello").send().await.unwrap().status(), 200);
     platform.deploy("hello", "").await;
 }
 

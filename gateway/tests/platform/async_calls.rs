@@ -499,8 +499,7 @@ async fn the_end_of_an_attempt_leaves_the_next_ones_claim_alone() {
     until("it runs", async || invocations() == 1).await;
     let first_ends = tokio::time::sleep(Duration::from_millis(10_500));
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let database = format!("sqlite:{}", platform.dir.path().join("scheduler.db").display());
-    let database = sqlx::SqlitePool::connect(&database).await.unwrap();
+    let database = platform.database().await;
     until("its claim has run out, and it runs a second time", async || {
         let lapse = sqlx::query("UPDATE async_calls SET due_unix_ms = 0 WHERE attempts = 1");
         lapse.execute(&database).await.unwrap();

@@ -190,6 +190,14 @@ impl Platform {
         .await;
     }
 
+    /// The scheduler's database.
+    pub(crate) async fn database(&self) -> sqlx::SqlitePool {
+        let path = self.dir.path().join("scheduler.db");
+        sqlx::SqlitePool::connect(&format!("sqlite:{}", path.display()))
+            .await
+            .unwrap()
+    }
+
     pub(crate) async fn stop_scheduler(&mut self) {
         if let Some(mut role) = self.scheduler.take() {
             role.task.abort();

@@ -82,9 +82,11 @@ pub(super) fn inward(
 ) -> Result<Request<Body>, ApiError> {
     let (mut head, body) = request.into_parts();
     // What came by HTTP/2 has its host there.
-    if let Some(host) = head.uri.authority().filter(|_| !head.headers.contains_key(HOST)) {
-        let host = HeaderValue::from_str(host.as_str());
-        host.into_iter().for_each(|host| drop(head.headers.insert(HOST, host)));
+    if !head.headers.contains_key(HOST)
+        && let Some(authority) = head.uri.authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        head.headers.insert(HOST, host);
     }
     let told = caller_deadline(&head.headers).map_or(deadline, |of_caller| of_caller.min(deadline));
     head.uri = own_url(path)
