@@ -1,0 +1,262 @@
+//! A process's descriptors: which can be put back, and whether they are as they were.
+
+#![expect(
+    unsafe_code,
+    reason = "queues are counted, and sockets asked, by requests without wrappers"
+)]
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockType, getsockopt, sockopt};
+use nix::unistd::Pid;
+
+use crate::error::{Unfit, kernel};
+use crate::mappings::read_again;
+
+/// Devices without a state.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+/// Descriptors of the kernel's whose `fdinfo` says all.
+const ANONYMOUS: [&str; 2] = ["anon_inode:[eventfd]", "anon_inode:[eventpoll]"];
+/// `TCP_ESTABLISHED`.
+const ESTABLISHED: u8 = 1;
+
+/// How many bytes went over a connection, as whoever is at its other end has counted them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Bytes that it has sent to the process.
+    pub sent: u64,
+    /// Bytes of the process that it has read.
+    pub read: u64,
+}
+
+/// The descriptors of a process at a point.
+#[derive(Debug)]
+pub(crate) struct Descriptors {
+    pidfd: OwnedFd,
+    all: Vec<Descriptor>,
+}
+
+#[derive(Debug)]
+struct Descriptor {
+    number: RawFd,
+    /// Its `fdinfo`, open: position, flags, inode, and what is its kind's own.
+    source: File,
+    info: Vec<u8>,
+    queue: Queue,
+}
+
+/// What may lie in a descriptor unread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    /// Nothing, or what only others read.
+    None,
+    /// Bytes of its own.
+    Own,
+    /// Bytes of the connection over which requests come.
+    Connection,
+}
+
+/// The numbers of a process's descriptors, in order.
+fn numbers(pid: Pid) -> Result<Vec<RawFd>, Unfit> {
+    let listed = fs::read_dir(format!("/proc/{pid}/fd")).map_err(kernel("list its descriptors"))?;
+    let mut numbers = Vec::new();
+    for entry in listed {
+        let entry = entry.map_err(kernel("list its descriptors"))?;
+        numbers.extend(
+            entry
+                .file_name()
+                .to_str()
+                .and_then(|number| number.parse::<RawFd>().ok()),
+        );
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// A descriptor for a process.
+fn pidfd(pid: Pid) -> Result<OwnedFd, Unfit> {
+    // SAFETY: the call takes two numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) }).map_err(kernel("open the process"))
+}
+
+/// A copy of a process's descriptor.
+fn copy(pidfd: &OwnedFd, number: RawFd) -> Result<OwnedFd, Unfit> {
+    // SAFETY: the call takes three numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) })
+        .map_err(kernel("take a descriptor"))
+}
+
+fn owned(made: libc::c_long) -> Result<OwnedFd, Errno> {
+    let made = RawFd::try_from(Errno::result(made)?).map_err(|_| Errno::EBADF)?;
+    // SAFETY: the call has just made this descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+impl Descriptors {
+    /// Looks at the descriptors of a stopped process that serves requests at `port`.
+    ///
+    /// # Errors
+    /// Returns an error when one of them cannot be put back, and `Busy` when the connection is not there yet.
+    pub(crate) fn of(pid: Pid, port: u16) -> Result<Self, Unfit> {
+        let pidfd = pidfd(pid)?;
+        let mut all = Vec::new();
+        for number in numbers(pid)? {
+            let name = fs::read_link(format!("/proc/{pid}/fd/{number}")).map_err(kernel("look at a descriptor"))?;
+            let name = name.to_string_lossy().into_owned();
+            let refuse = |why: &str| Err(Unfit::Descriptors(format!("{number}, {name}, {why}")));
+            let source = File::open(format!("/proc/{pid}/fdinfo/{number}")).map_err(kernel("look at a descriptor"))?;
+            let info = read_again(&source, "look at a descriptor")?;
+            let mode = mode(&info);
+            let queue = if DEVICES.contains(&name.as_str()) || ANONYMOUS.contains(&name.as_str()) {
+                Queue::None
+            } else if name.starts_with("pipe:") {
+                if mode == libc::O_WRONLY {
+                    Queue::None
+                } else {
+                    Queue::Own
+                }
+            } else if name.starts_with("socket:") {
+                match socket(copy(&pidfd, number)?.as_fd(), port)? {
+                    Ok(queue) => queue,
+                    Err(why) => return refuse(why),
+                }
+            } else if mode == libc::O_RDONLY && is_file(pid, number)? {
+                Queue::None
+            } else {
+                return refuse("is of a kind that cannot be put back");
+            };
+            all.push(Descriptor {
+                number,
+                source,
+                info,
+                queue,
+            });
+        }
+        match all.iter().filter(|one| one.queue == Queue::Connection).count() {
+            1 => Ok(Self { pidfd, all }),
+            0 => Err(Unfit::Busy("it has not taken its connection".to_owned())),
+            _ => Err(Unfit::Descriptors("it has several connections".to_owned())),
+        }
+    }
+
+    /// The numbers of them.
+    pub(crate) fn numbers(&self) -> Vec<RawFd> {
+        self.all.iter().map(|one| one.number).collect()
+    }
+
+    /// A copy of a descriptor of the process.
+    pub(crate) fn copy(&self, number: RawFd) -> Result<OwnedFd, Unfit> {
+        copy(&self.pidfd, number)
+    }
+
+    /// Checks that they are as they were, that there are no others, and that nothing lies in them, also not at the
+    /// other end of the connection.
+    pub(crate) fn check(&self, pid: Pid, exchanged: Exchanged) -> Result<(), Unfit> {
+        let now = numbers(pid)?;
+        if !now.iter().eq(self.all.iter().map(|one| &one.number)) {
+            return Err(Unfit::Descriptors(format!("they are {now:?}")));
+        }
+        for one in &self.all {
+            let changed = |why: &str| Unfit::Descriptors(format!("{} {why}", one.number));
+            if read_again(&one.source, "look at a descriptor")? != one.info {
+                return Err(changed("has changed"));
+            }
+            if one.queue == Queue::None {
+                continue;
+            }
+            let copy = self.copy(one.number)?;
+            if unread(copy.as_fd())? > 0 {
+                return Err(changed("has something unread"));
+            }
+            if one.queue == Queue::Connection {
+                let info = tcp_info(copy.as_fd())?;
+                let sent = info.tcpi_bytes_sent.wrapping_sub(info.tcpi_bytes_retrans);
+                if info.tcpi_state != ESTABLISHED || info.tcpi_notsent_bytes > 0 {
+                    return Err(changed("is not connected any more, or not done"));
+                }
+                if sent != exchanged.read || info.tcpi_bytes_received != exchanged.sent {
+                    return Err(changed("has something under way"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a descriptor is of a regular file or a directory.
+fn is_file(pid: Pid, number: RawFd) -> Result<bool, Unfit> {
+    let kind = fs::metadata(format!("/proc/{pid}/fd/{number}")).map_err(kernel("look at a descriptor"))?;
+    Ok(kind.is_file() || kind.is_dir())
+}
+
+/// How a descriptor was opened, by its `fdinfo`: `O_RDONLY` and so on.
+fn mode(info: &[u8]) -> i32 {
+    let info = String::from_utf8_lossy(info);
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.unwrap_or(libc::O_RDWR) & libc::O_ACCMODE
+}
+
+/// What may lie in a socket, or why it cannot be put back.
+fn socket(socket: BorrowedFd<'_>, port: u16) -> Result<Result<Queue, &'static str>, Unfit> {
+    let asked = kernel::<Errno>;
+    let kind = getsockopt(&socket, sockopt::SockType).map_err(asked("ask a socket"))?;
+    let listens = getsockopt(&socket, sockopt::AcceptConn).map_err(asked("ask a socket"))?;
+    let domain = domain(socket).map_err(asked("ask a socket"))?;
+    Ok(match (domain, kind) {
+        (AddressFamily::Inet | AddressFamily::Inet6, SockType::Stream) if listens => Ok(Queue::None),
+        (AddressFamily::Inet | AddressFamily::Inet6, SockType::Stream) => {
+            let local = local_address(socket).map_err(kernel("ask a socket"))?;
+            match local.port() == port && tcp_info(socket)?.tcpi_state == ESTABLISHED {
+                true => Ok(Queue::Connection),
+                false => Err("is a connection of its own"),
+            }
+        }
+        // Datagrams may be empty and carry descriptors.
+        (AddressFamily::Unix, SockType::Stream) if !listens => Ok(Queue::Own),
+        _ => Err("is a socket of a kind that cannot be put back"),
+    })
+}
+
+fn local_address(socket: BorrowedFd<'_>) -> std::io::Result<SocketAddr> {
+    std::net::TcpStream::from(socket.try_clone_to_owned()?).local_addr()
+}
+
+fn domain(socket: BorrowedFd<'_>) -> Result<AddressFamily, Errno> {
+    let domain: i32 = option(socket, libc::SOL_SOCKET, libc::SO_DOMAIN)?;
+    AddressFamily::from_i32(domain).ok_or(Errno::EAFNOSUPPORT)
+}
+
+fn tcp_info(socket: BorrowedFd<'_>) -> Result<libc::tcp_info, Unfit> {
+    option(socket, libc::IPPROTO_TCP, libc::TCP_INFO).map_err(kernel("ask a connection"))
+}
+
+/// An option of a socket, whose type `T` must be plain numbers.
+fn option<T>(socket: BorrowedFd<'_>, level: i32, name: i32) -> Result<T, Errno> {
+    // SAFETY: `T` is plain numbers, of which the kernel writes at most `length` bytes.
+    unsafe {
+        let mut value: T = std::mem::zeroed();
+        let mut length = size_of::<T>() as libc::socklen_t;
+        let got = libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw mut value).cast(),
+            &raw mut length,
+        );
+        Errno::result(got).map(|_| value)
+    }
+}
+
+/// How many bytes lie unread in a pipe or a socket.
+fn unread(descriptor: BorrowedFd<'_>) -> Result<i32, Unfit> {
+    let mut count = 0;
+    // SAFETY: the request writes one number.
+    let asked = unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::FIONREAD, &raw mut count) };
+    Errno::result(asked)
+        .map(|_| count)
+        .map_err(kernel("count what is unread"))
+}

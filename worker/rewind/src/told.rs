@@ -1,0 +1,123 @@
+//! What the filter tells of.
+
+#![expect(
+    unsafe_code,
+    reason = "the kernel's requests for a filter's messages take its own structures"
+)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// No call was told of.
+const NONE: i32 = -1;
+
+/// The first call that a process made which is not harmless.
+#[derive(Debug, Clone)]
+pub(crate) struct FirstCall(Arc<AtomicI32>);
+
+impl FirstCall {
+    pub(crate) fn get(&self) -> Option<i32> {
+        Some(self.0.load(Ordering::Acquire)).filter(|call| *call != NONE)
+    }
+}
+
+/// The end of a filter that is told of calls. Whoever is told must let them go on, or the process waits forever.
+#[derive(Debug)]
+pub struct ToldCalls {
+    descriptor: OwnedFd,
+    first: FirstCall,
+}
+
+impl AsFd for ToldCalls {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for ToldCalls {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+/// Whether a filter has something to tell.
+fn is_waiting(descriptor: BorrowedFd<'_>) -> io::Result<PollFlags> {
+    let mut asked = [PollFd::new(descriptor, PollFlags::POLLIN)];
+    poll(&mut asked, PollTimeout::ZERO)?;
+    Ok(asked[0].revents().unwrap_or(PollFlags::empty()))
+}
+
+impl ToldCalls {
+    pub(crate) fn new(descriptor: OwnedFd) -> Self {
+        Self {
+            descriptor,
+            first: FirstCall(Arc::new(AtomicI32::new(NONE))),
+        }
+    }
+
+    pub(crate) fn first(&self) -> FirstCall {
+        self.first.clone()
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.descriptor.try_clone()
+    }
+
+    /// Lets all calls go on that wait here. Returns whether more can come: `false` when the process has ended. Does not
+    /// block.
+    ///
+    /// # Errors
+    /// Returns an error when the kernel does not let it.
+    pub fn let_go(&self) -> io::Result<bool> {
+        loop {
+            let waiting = is_waiting(self.descriptor.as_fd())?;
+            if !waiting.contains(PollFlags::POLLIN) {
+                return Ok(!waiting.contains(PollFlags::POLLHUP));
+            }
+            // Before the call can go on, or be given up, which would leave nothing to see here.
+            let _ = self
+                .first
+                .0
+                .compare_exchange(NONE, i32::MAX, Ordering::AcqRel, Ordering::Acquire);
+            // SAFETY: a plain structure of numbers, which must be zero.
+            let mut told: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+            match self.request(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut told) {
+                // Given up meanwhile.
+                Err(Errno::ENOENT | Errno::EINTR) => continue,
+                received => received?,
+            }
+            let number = told.data.nr;
+            let _ = self
+                .first
+                .0
+                .compare_exchange(i32::MAX, number, Ordering::AcqRel, Ordering::Acquire);
+            let mut answer = libc::seccomp_notif_resp {
+                id: told.id,
+                val: 0,
+                error: 0,
+                flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+            };
+            match self.request(libc::SECCOMP_IOCTL_NOTIF_SEND, &mut answer) {
+                Err(Errno::ENOENT | Errno::EINPROGRESS) => continue,
+                sent => sent?,
+            }
+        }
+    }
+
+    fn request<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<(), Errno> {
+        // SAFETY: the structure is the one that the request takes, and lives as long as the call.
+        Errno::result(unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request, &raw mut *argument) }).map(drop)
+    }
+}
+
+/// Returns the first call that was told of, by a filter's other descriptor.
+pub(crate) fn told(first: &FirstCall, descriptor: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    // What waits is made known before it is taken from there.
+    let waits = is_waiting(descriptor)?.contains(PollFlags::POLLIN);
+    Ok(first.get().or(waits.then_some(i32::MAX)))
+}
