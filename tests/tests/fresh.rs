@@ -131,3 +131,98 @@ fn a_copy_that_takes_longer_than_an_invocation_may_is_waited_for() {
     }
     platform.delete("fresh-slow").unwrap();
 }
+
+/// Counts in memory, and leaves nothing that a reset could not undo, unless it is asked to.
+const COUNTS: &str = "import os, random, secrets\n\
+    calls = 0\nheld = bytearray(1 << 20)\n\
+    def handler(event, context):\n    global calls\n    calls += 1\n\
+    \x20   path = event.get('rawPath', '')\n\
+    \x20   held[:] = os.urandom(len(held))\n    kept = [bytearray(5000) for _ in range(500)]\n\
+    \x20   found = {'calls': calls, 'directory': os.getcwd(), 'kept': 'kept' in globals(), \n\
+    \x20       'key': secrets.token_hex(8) + str(random.random())}\n\
+    \x20   if path.startswith('/keep'):\n        globals()['kept'] = kept\n\
+    \x20   if path.startswith('/move'):\n        os.chdir('/tmp')\n\
+    \x20   return found\n";
+
+/// How many copies were put back, and how many restored for that reason.
+fn copies(platform: &Client, unfit: &str) -> (f64, f64) {
+    let count = |labels: &str| platform.worker_metric(&format!("rekindle_fresh_copies_total{{{labels}}}"));
+    (
+        count("by=\"reset\",unfit=\"none\""),
+        count(&format!("by=\"restore\",unfit=\"{unfit}\"")),
+    )
+}
+
+#[test]
+fn a_copy_that_has_done_nothing_else_is_put_back() {
+    let platform = shared();
+    let settings = "fresh = true\nmax_instances = 1\n[[warmup]]\npath = \"/\"\n";
+    platform.deploy(&Folder::python("fresh-reset", settings, COUNTS));
+    let expected = state(&platform.fresh("restored", "fresh-reset", "/").ok());
+    assert_eq!(expected["calls"], 2, "{expected}");
+    let (before, _) = copies(platform, "call");
+    let call = |path: &str| {
+        let reply = platform.get("fresh-reset", path).ok();
+        assert_eq!(state(&reply), expected, "{path}");
+        reply.json()["key"].to_string()
+    };
+    let paths = ["/", "/keep"].into_iter().cycle();
+    are_different(paths.take(40).map(&call).collect());
+    let (reset, unfit) = copies(platform, "call");
+    // The first two copies have no point, or are replaced.
+    assert!(reset - before >= 30.0, "{before} {reset}");
+    // What cannot be undone is in no other copy.
+    are_different((0..3).flat_map(|_| [call("/move"), call("/")]).collect());
+    let (_, now) = copies(platform, "call");
+    assert!(now - unfit >= 2.0, "{unfit} {now}");
+    platform.delete("fresh-reset").unwrap();
+}
+
+#[test]
+fn a_copy_of_node_js_is_put_back() {
+    let platform = shared();
+    let code = "let calls = 0; const kept = [];\n\
+        exports.handler = async () => {\n  calls += 1; kept.push('x'.repeat(1000));\n\
+        \x20 return { calls, kept: kept.length, key: Math.random() + require('crypto').randomUUID() };\n};\n";
+    let settings = "name = \"fresh-node\"\nruntime = \"node\"\nentry = \"index.handler\"\nfresh = true\n\
+        max_instances = 1\n[[warmup]]\npath = \"/\"\n";
+    let folder = Folder::with_config(settings).file("index.js", code);
+    platform.deploy(&folder);
+    let expected = state(&platform.fresh("restored", "fresh-node", "/").ok());
+    let (before, _) = copies(platform, "call");
+    let keys = (0..40).map(|_| called(platform, "fresh-node", &expected)).collect();
+    are_different(keys);
+    let (reset, _) = copies(platform, "call");
+    assert!(reset > before, "{before} {reset}");
+    platform.delete("fresh-node").unwrap();
+}
+
+/// A server that sends more than its answer: what would be the answer to the next request on the same connection.
+const TOO_MUCH: &str = r#"
+import socket
+listener = socket.create_server(("", 8080))
+calls = 0
+while True:
+    connection, _ = listener.accept()
+    while head := connection.recv(65536):
+        calls += 1
+        body = b"of call %d" % calls
+        answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        poison = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison"
+        connection.sendall(answer + poison if b"/poison" in head else answer)
+"#;
+
+#[test]
+fn an_answer_too_many_reaches_nobody() {
+    let platform = shared();
+    platform.deploy(&Folder::server(
+        "fresh-poison",
+        "fresh = true\nmax_instances = 1\n",
+        TOO_MUCH,
+    ));
+    let expected = platform.fresh("restored", "fresh-poison", "/").ok().text();
+    for path in ["/", "/", "/", "/poison", "/", "/poison", "/poison", "/"] {
+        assert_eq!(platform.get("fresh-poison", path).ok().text(), expected, "{path}");
+    }
+    platform.delete("fresh-poison").unwrap();
+}

@@ -71,6 +71,13 @@ const BEGUN: Desc = Desc::new(
     &[],
     "Restores by a program that had begun before they were asked for.",
 );
+const FRESH_COPIES: Desc = Desc::new(
+    "rekindle.fresh.copies",
+    "{copy}",
+    &["by", "unfit"],
+    "Copies that instances of functions with `fresh` got for the next invocation: by a `reset` of the one that had \
+     served, or by another `restore`, and why that was no reset.",
+);
 const GENERATORS: Desc = Desc::new(
     "rekindle.restore.generators",
     "{generator}",
@@ -178,6 +185,7 @@ pub struct Metrics {
     restored: Family<Counter, 1>,
     /// Restores that had begun ahead.
     pub(crate) begun: Family<Counter, 0>,
+    fresh_copies: Family<Counter, 2>,
     /// Number of generators that restores wrote to.
     pub(crate) generators: Family<Counter, 0>,
     lost: Family<Counter, 0>,
@@ -206,6 +214,7 @@ impl Default for Metrics {
             restores: registry.family(&RESTORES),
             restored: registry.family(&RESTORED),
             begun: registry.family(&BEGUN),
+            fresh_copies: registry.family(&FRESH_COPIES),
             generators: registry.family(&GENERATORS),
             lost: registry.family(&LOST),
             captures: registry.family(&CAPTURES),
@@ -278,6 +287,12 @@ impl Metrics {
             Restorer::Criu => CRIU,
         };
         self.restored.with([by]).inc();
+    }
+
+    /// Records that an instance of a function with `fresh` gets a copy by a reset, or why it gets a restored one.
+    pub(crate) fn fresh_copy(&self, unfit: Option<&'static str>) {
+        let by = if unfit.is_none() { "reset" } else { "restore" };
+        self.fresh_copies.with([by, unfit.unwrap_or("none")]).inc();
     }
 
     /// Records that a page was not available.

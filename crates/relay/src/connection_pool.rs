@@ -238,6 +238,14 @@ impl ConnectionPool {
         Ok(())
     }
 
+    /// Whether there is one connection, over which nothing is under way.
+    pub fn is_at_rest(&self) -> bool {
+        match &mut self.idle.lock()[..] {
+            [connection] => connection.is_ready(),
+            _ => false,
+        }
+    }
+
     /// Closes connections that have been idle for long. Returns whether any are left.
     pub fn sweep(&self) -> bool {
         let old = Instant::now().checked_sub(IDLE);

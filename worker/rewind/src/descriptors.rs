@@ -10,8 +10,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::socket::{AddressFamily, SockType, getsockopt, sockopt};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, pipe2, read};
 
 use crate::error::{Unfit, kernel};
 use crate::mappings::read_again;
@@ -20,6 +21,8 @@ use crate::mappings::read_again;
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// Descriptors of the kernel's whose `fdinfo` says all.
 const ANONYMOUS: [&str; 2] = ["anon_inode:[eventfd]", "anon_inode:[eventpoll]"];
+/// The most that may lie in a pipe.
+const CONTENTS_MAX: usize = 4096;
 /// `TCP_ESTABLISHED`.
 const ESTABLISHED: u8 = 1;
 
@@ -46,6 +49,8 @@ struct Descriptor {
     source: File,
     info: Vec<u8>,
     queue: Queue,
+    /// What lies in it. Libraries keep a byte in a pipe as a lock.
+    contents: Vec<u8>,
 }
 
 /// What may lie in a descriptor unread.
@@ -53,8 +58,10 @@ struct Descriptor {
 enum Queue {
     /// Nothing, or what only others read.
     None,
-    /// Bytes of its own.
-    Own,
+    /// Bytes in a pipe of its own.
+    Pipe,
+    /// Bytes in a socket of its own.
+    Socket,
     /// Bytes of the connection over which requests come.
     Connection,
 }
@@ -116,23 +123,28 @@ impl Descriptors {
                 if mode == libc::O_WRONLY {
                     Queue::None
                 } else {
-                    Queue::Own
+                    Queue::Pipe
                 }
             } else if name.starts_with("socket:") {
                 match socket(copy(&pidfd, number)?.as_fd(), port)? {
                     Ok(queue) => queue,
-                    Err(why) => return refuse(why),
+                    Err(why) => return refuse(&why),
                 }
             } else if mode == libc::O_RDONLY && is_file(pid, number)? {
                 Queue::None
             } else {
                 return refuse("is of a kind that cannot be put back");
             };
+            let contents = match queue {
+                Queue::Pipe => contents(copy(&pidfd, number)?.as_fd())?,
+                Queue::None | Queue::Socket | Queue::Connection => Vec::new(),
+            };
             all.push(Descriptor {
                 number,
                 source,
                 info,
                 queue,
+                contents,
             });
         }
         match all.iter().filter(|one| one.queue == Queue::Connection).count() {
@@ -168,8 +180,11 @@ impl Descriptors {
                 continue;
             }
             let copy = self.copy(one.number)?;
-            if unread(copy.as_fd())? > 0 {
+            if unread(copy.as_fd())? != one.contents.len() {
                 return Err(changed("has something unread"));
+            }
+            if !one.contents.is_empty() && contents(copy.as_fd())? != one.contents {
+                return Err(changed("has something else unread"));
             }
             if one.queue == Queue::Connection {
                 let info = tcp_info(copy.as_fd())?;
@@ -201,7 +216,7 @@ fn mode(info: &[u8]) -> i32 {
 }
 
 /// What may lie in a socket, or why it cannot be put back.
-fn socket(socket: BorrowedFd<'_>, port: u16) -> Result<Result<Queue, &'static str>, Unfit> {
+fn socket(socket: BorrowedFd<'_>, port: u16) -> Result<Result<Queue, String>, Unfit> {
     let asked = kernel::<Errno>;
     let kind = getsockopt(&socket, sockopt::SockType).map_err(asked("ask a socket"))?;
     let listens = getsockopt(&socket, sockopt::AcceptConn).map_err(asked("ask a socket"))?;
@@ -212,12 +227,12 @@ fn socket(socket: BorrowedFd<'_>, port: u16) -> Result<Result<Queue, &'static st
             let local = local_address(socket).map_err(kernel("ask a socket"))?;
             match local.port() == port && tcp_info(socket)?.tcpi_state == ESTABLISHED {
                 true => Ok(Queue::Connection),
-                false => Err("is a connection of its own"),
+                false => Err("is a connection of its own".to_owned()),
             }
         }
         // Datagrams may be empty and carry descriptors.
-        (AddressFamily::Unix, SockType::Stream) if !listens => Ok(Queue::Own),
-        _ => Err("is a socket of a kind that cannot be put back"),
+        (AddressFamily::Unix, SockType::Stream) if !listens => Ok(Queue::Socket),
+        _ => Err(format!("is a socket that cannot be put back: {domain:?}, {kind:?}")),
     })
 }
 
@@ -251,12 +266,39 @@ fn option<T>(socket: BorrowedFd<'_>, level: i32, name: i32) -> Result<T, Errno> 
     }
 }
 
+/// What lies in a pipe, which stays there.
+fn contents(pipe: BorrowedFd<'_>) -> Result<Vec<u8>, Unfit> {
+    let count = unread(pipe)?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if count > CONTENTS_MAX {
+        return Err(Unfit::Descriptors(format!("{count} bytes lie in a pipe")));
+    }
+    let copied = || -> nix::Result<Vec<u8>> {
+        let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+        let (from, to) = (pipe.as_raw_fd(), writer.as_raw_fd());
+        // SAFETY: the call takes numbers.
+        let copied = Errno::result(unsafe { libc::tee(from, to, count, libc::SPLICE_F_NONBLOCK) })?;
+        let mut bytes = vec![0; copied.unsigned_abs()];
+        let read = read(&reader, &mut bytes)?;
+        bytes.truncate(read);
+        Ok(bytes)
+    };
+    let bytes = copied().map_err(kernel("read what lies in a pipe"))?;
+    match bytes.len() == count {
+        true => Ok(bytes),
+        false => Err(Unfit::Descriptors(
+            "what lies in a pipe cannot be read at once".to_owned(),
+        )),
+    }
+}
+
 /// How many bytes lie unread in a pipe or a socket.
-fn unread(descriptor: BorrowedFd<'_>) -> Result<i32, Unfit> {
-    let mut count = 0;
+fn unread(descriptor: BorrowedFd<'_>) -> Result<usize, Unfit> {
+    let mut count: i32 = 0;
     // SAFETY: the request writes one number.
     let asked = unsafe { libc::ioctl(descriptor.as_raw_fd(), libc::FIONREAD, &raw mut count) };
-    Errno::result(asked)
-        .map(|_| count)
-        .map_err(kernel("count what is unread"))
+    Errno::result(asked).map_err(kernel("count what is unread"))?;
+    Ok(count.unsigned_abs() as usize)
 }

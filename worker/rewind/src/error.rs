@@ -50,7 +50,7 @@ impl Unfit {
             Self::Descriptors(_) => "descriptors",
             Self::Busy(_) => "busy",
             Self::Kernel(..) | Self::Filter(_) => "kernel",
-            Self::Last(_) => "last",
+            Self::Last(_) => "other",
         }
     }
 }

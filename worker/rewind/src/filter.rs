@@ -40,7 +40,7 @@ const HARMLESS: &[i64] = calls![
     SYS_fadvise64 SYS_readahead
     // waiting
     SYS_select SYS_pselect6 SYS_poll SYS_ppoll SYS_epoll_wait SYS_epoll_pwait SYS_epoll_pwait2 SYS_epoll_ctl
-    SYS_nanosleep SYS_clock_nanosleep SYS_restart_syscall SYS_sched_yield
+    SYS_nanosleep SYS_clock_nanosleep SYS_restart_syscall SYS_pause SYS_sched_yield
     SYS_FUTEX_WAKE SYS_FUTEX_WAIT SYS_FUTEX_REQUEUE
     // mappings are looked at; the pager tells what was freed
     SYS_munmap SYS_mremap SYS_mprotect SYS_mincore

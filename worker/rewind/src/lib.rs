@@ -154,7 +154,7 @@ impl Point {
         if let Some(runs) = threads.iter().find(|thread| thread.waits_in().is_none()) {
             return Err(Unfit::Busy(format!("thread {} runs", runs.id)));
         }
-        let caller = Caller::of(&tracee, &threads[0])?;
+        let caller = Caller::of(&tracee, &threads)?;
         let descriptors = Descriptors::of(pid, port)?;
         descriptors.check(pid, around.exchanged())?;
         if tracee.has_signals()? {
@@ -223,7 +223,7 @@ impl Point {
     fn change(&mut self, tracee: &Tracee, around: &dyn Surroundings) -> Result<usize, Unfit> {
         let mappings = self.files.mappings()?;
         if mappings.text != self.mappings.text {
-            let caller = Caller::of(tracee, &self.threads[0])?;
+            let caller = Caller::of(tracee, &self.threads)?;
             self.mappings.put_back(&mappings, self.program_break, &caller)?;
             if self.files.mappings()?.text != self.mappings.text {
                 return Err(Unfit::Memory("its mappings cannot be made as they were".to_owned()));

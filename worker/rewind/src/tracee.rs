@@ -205,8 +205,8 @@ impl Tracee {
     /// Returns whether signals wait for the process or one of its threads.
     pub(crate) fn has_signals(&self) -> Result<bool, Unfit> {
         const SHARED: u32 = 1;
-        for (at, thread) in self.ids().enumerate() {
-            let kinds: &[u32] = if at == 0 { &[0, SHARED] } else { &[0] };
+        for thread in self.ids() {
+            let kinds: &[u32] = if thread == self.pid { &[0, SHARED] } else { &[0] };
             for flags in kinds {
                 let mut arguments = libc::ptrace_peeksiginfo_args {
                     off: 0,
@@ -242,16 +242,16 @@ pub(crate) struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Prepares it. `state` is the state of the first thread.
+    /// Prepares it for threads in this state.
     ///
     /// # Errors
     /// Returns `Busy` if the thread runs code of its own.
-    pub(crate) fn of(tracee: &'a Tracee, state: &Thread) -> Result<Self, Unfit> {
-        let mut registers = state.registers;
+    pub(crate) fn of(tracee: &'a Tracee, threads: &[Thread]) -> Result<Self, Unfit> {
         let busy = || Unfit::Busy("its first thread runs".to_owned());
-        if state.id != tracee.pid || registers.cs != USER_64 {
-            return Err(busy());
-        }
+        // Ids begin anew at their end, so the first is not always the lowest.
+        let first = threads.iter().find(|thread| thread.id == tracee.pid);
+        let state = first.filter(|first| first.registers.cs == USER_64).ok_or_else(busy)?;
+        let mut registers = state.registers;
         // The state of a call that begins anew is before its instruction, of one that has ended after it.
         let here = [registers.rip, registers.rip.wrapping_sub(2)];
         let found = here.into_iter().find(|at| {

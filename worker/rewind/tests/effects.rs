@@ -276,7 +276,7 @@ fn what_cannot_be_saved_is_refused() {
         ("ctypes.CDLL(None).inotify_init()", "descriptors"),
         ("ctypes.CDLL(None).timerfd_create(1, 0)", "descriptors"),
         ("left.send(b'x')", "descriptors"),
-        ("os.write(outer, b'x')", "descriptors"),
+        ("os.write(outer, bytes(5000))", "descriptors"),
         ("big = b'x' * (64 << 20)", "memory"),
         (
             "signal.pthread_sigmask(0, [10]); signal.pthread_kill(threading.main_thread().ident, 10)",
@@ -305,6 +305,16 @@ fn bytes_that_are_under_way_make_a_process_unfit() {
     (&process.connection).write_all(&[0]).unwrap();
     let unfit = point.rewind(&process).unwrap_err();
     assert_eq!(unfit.kind(), "descriptors", "{unfit:?}");
+}
+
+#[test]
+fn what_lies_in_a_pipe_may_stay_there() {
+    let process = Process::start("os.write(outer, b'lock')");
+    let mut point = process.save().unwrap();
+    process.run("os.write(outer, os.read(inner, 4))");
+    point.rewind(&process).unwrap();
+    process.run("os.write(outer, os.read(inner, 4)[::-1])");
+    assert_eq!(point.rewind(&process).unwrap_err().kind(), "descriptors");
 }
 
 #[test]

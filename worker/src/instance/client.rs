@@ -1,14 +1,17 @@
 //! HTTP connections into an instance, opened inside its network namespace and kept alive between requests.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rekindle_relay::{ConnectionPool, HeadLimits, Http2Connections, KeepAlive, Reply, SendError, StreamLimits};
 use rekindle_wire::function_config::{FunctionConfig, Protocol};
 use tokio::time::timeout;
 
+use super::counted::{ByteCounts, CountedStream};
 use crate::host::sandbox::Sandbox;
 
 /// Where the platform's own requests go. Frameworks check the host, and most allow this one.
@@ -27,6 +30,8 @@ pub struct FunctionClient {
     sandbox: Arc<Sandbox>,
     port: u16,
     connections: Connections,
+    /// What went over the connection that was made last.
+    last: Mutex<Arc<ByteCounts>>,
 }
 
 /// Connections to a function, of the protocol that it speaks.
@@ -47,6 +52,7 @@ impl FunctionClient {
         Self {
             sandbox: Arc::clone(sandbox),
             port: config.port,
+            last: Mutex::default(),
             connections: match config.protocol {
                 Protocol::Http1 => {
                     let pool = ConnectionPool::new(limits, KeepAlive::Timeout);
@@ -66,7 +72,7 @@ impl FunctionClient {
     /// # Errors
     /// Returns an error when no connection can be made, or when the connection breaks.
     pub async fn send(&self, request: http::Request<Body>) -> Result<http::Response<FunctionBody>, SendError> {
-        let connect = || async { self.sandbox.connect(self.port).await.map(TokioIo::new) };
+        let connect = || self.connect();
         match &self.connections {
             Connections::Http1(pool) => pool.send(request, connect).await,
             Connections::Http2(connections) => connections.send(request, connect).await,
@@ -76,8 +82,21 @@ impl FunctionClient {
     /// Connects for the next request, if there is no connection yet. If it takes long, the request makes its own.
     pub async fn connect_ahead(&self) {
         if let Connections::Http1(pool) = &self.connections {
-            let connect = || async { self.sandbox.connect(self.port).await.map(TokioIo::new) };
-            drop(timeout(AHEAD_LIMIT, pool.connect_ahead(connect)).await);
+            drop(timeout(AHEAD_LIMIT, pool.connect_ahead(|| self.connect())).await);
+        }
+    }
+
+    async fn connect(&self) -> io::Result<TokioIo<CountedStream>> {
+        let (stream, counts) = CountedStream::new(self.sandbox.connect(self.port).await?);
+        *self.last.lock() = counts;
+        Ok(TokioIo::new(stream))
+    }
+
+    /// Returns what went over its connection, if it has one alone, over which nothing is under way.
+    pub(super) fn at_rest(&self) -> Option<Arc<ByteCounts>> {
+        match &self.connections {
+            Connections::Http1(pool) if pool.is_at_rest() => Some(Arc::clone(&self.last.lock())),
+            Connections::Http1(_) | Connections::Http2(_) => None,
         }
     }
 

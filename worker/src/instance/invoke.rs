@@ -244,6 +244,7 @@ impl Exchange {
     async fn run(self, mut request: Request<Body>) -> Result<Response<Body>, ApiError> {
         let sent = Instant::now();
         let running = self.running;
+        let is_new_copy = self.instance.spec.config.fresh && !running.was_put_back();
         let near = request.extensions_mut().remove::<OnUpgrade>();
         let may_change = request.headers().contains_key(UPGRADE);
         // The span lasts until the first byte of the response.
@@ -318,7 +319,7 @@ impl Exchange {
         self.invoker
             .metrics
             .invoked(&self.instance.spec.function, kind, function);
-        if self.first || self.instance.spec.config.fresh {
+        if self.first || is_new_copy {
             self.invoker.record_working_set(&self.instance);
         }
         let mut answer = outward(answer, &self.instance, self.start, function);

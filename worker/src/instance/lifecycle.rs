@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
 use super::chain::CallChains;
+use super::reset::ResetPolicy;
 use super::running::RunningInstance;
 use super::usage::Usage;
 use crate::host::sandbox::{FunctionState, Sandbox};
@@ -75,6 +76,8 @@ pub struct Instance {
     files: OnceLock<[LayerUse; 2]>,
     /// Whether what it reads of its image is recorded.
     pub(super) records_files: AtomicBool,
+    /// Whether resets of its copies are worth a try.
+    pub(super) resets: ResetPolicy,
     /// Held by whoever freezes or thaws it.
     pub(super) parking: tokio::sync::Mutex<()>,
     /// Whether its start has ended, successfully or not.
@@ -116,6 +119,7 @@ impl Instance {
             secrets: Mutex::default(),
             files: OnceLock::new(),
             records_files: AtomicBool::new(false),
+            resets: ResetPolicy::default(),
             parking: tokio::sync::Mutex::default(),
             settled: watch::Sender::new(false),
             oom_kills_before: AtomicU64::new(0),

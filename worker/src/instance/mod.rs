@@ -19,7 +19,7 @@
 //! - [`checkpoint`]: a snapshot of it. [`hooks`]: the calls around that. [`parking`]: freezing it while nobody uses it.
 //! - [`invoke`]: a request in it, as `inward` makes it. `answer_start`: what comes along with an answer's head.
 //!   `callers`, `chain`: who calls other functions, and what led to it. `no_answer`: why it has none. `renew`: another
-//!   copy for each request. [`overdue`]: one that does not end.
+//!   copy for each request, or `reset`: the same, as it was before. [`overdue`]: one that does not end.
 //! - `objects`: what it has from the kernel. `end`: its end. [`damage`]: what a failed restore may have found.
 
 mod answer_start;
@@ -31,6 +31,7 @@ mod callers;
 mod chain;
 pub mod checkpoint;
 mod client;
+mod counted;
 pub mod damage;
 pub(crate) mod device_numbers;
 pub(crate) mod end;
@@ -50,6 +51,7 @@ mod program;
 pub mod randomness;
 mod registry;
 mod renew;
+mod reset;
 pub mod restore;
 mod restored_memory;
 pub(crate) mod room_for_images;

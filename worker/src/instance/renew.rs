@@ -1,7 +1,8 @@
 //! Renews the instances of functions with `fresh`: each request gets a copy of the snapshot that has served none.
 //!
 //! ```text
-//! request leaves ──> the used copy is killed ──> another is restored ──> Ready
+//! request leaves ──> the used copy is put back (`reset`) ────────────────────> Ready
+//!                └─> or it is killed, and another one is restored ──> Ready
 //! next request   ──> waits for that, if it comes sooner
 //! ```
 //!
@@ -69,9 +70,10 @@ fn begin(starter: &Arc<Starter>, instance: &Arc<Instance>) {
         "rekindle.role" = "worker",
         faas.invoked_name = %instance.spec.function,
         faas.instance = %instance.id,
+        rekindle.fresh.by = tracing::field::Empty,
+        rekindle.pages = tracing::field::Empty,
+        rekindle.unfit = tracing::field::Empty,
     );
-    let renew = async move {
-        tokio::join!(used.tear_down(), starter.restart(&instance));
-    };
+    let renew = async move { starter.renew(&instance, used).await };
     runtime.spawn(renew.instrument(span));
 }

@@ -11,6 +11,7 @@ use rekindle_wire::function_config::FunctionConfig;
 use tokio::task::JoinHandle;
 
 use super::client::FunctionClient;
+use super::reset::ResetPoint;
 use super::thaw_order::ThawedChildren;
 use crate::criu::restore::RestoredProcesses;
 use crate::host::cgroup::Cgroup;
@@ -44,6 +45,9 @@ pub struct RunningInstance {
     pub frozen: AtomicBool,
     /// Whether it may have served a request.
     used: AtomicBool,
+    was_put_back: AtomicBool,
+    /// Where it is put back to after a request, if it can be.
+    pub(super) reset: Mutex<Option<ResetPoint>>,
     /// While it is parked: those of its processes that go on before their parents.
     pub(super) children: Mutex<Option<ThawedChildren>>,
     /// Ends when all of them go on after a thaw.
@@ -90,6 +94,8 @@ impl RunningInstance {
             base: OnceLock::new(),
             working_set: origin.working_set,
             frozen: AtomicBool::new(false),
+            was_put_back: AtomicBool::new(false),
+            reset: Mutex::default(),
             children: Mutex::default(),
             thawing: Mutex::default(),
         }))
@@ -127,6 +133,17 @@ impl RunningInstance {
     /// Returns whether it may have served a request.
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::SeqCst)
+    }
+
+    /// Marks it as put back: as if no request had used it.
+    pub(super) fn is_put_back(&self) {
+        self.was_put_back.store(true, Ordering::Relaxed);
+        self.used.store(false, Ordering::SeqCst);
+    }
+
+    /// Returns whether it was put back after a request: the next one touches what is there.
+    pub(super) fn was_put_back(&self) -> bool {
+        self.was_put_back.load(Ordering::Relaxed)
     }
 
     // Sequentially consistent, like the count of requests: see `parking`.

@@ -179,8 +179,40 @@ impl Starter {
         tokio::spawn(task.instrument(span));
     }
 
+    /// Renews an instance whose copy is used: puts that back, or restores another one.
+    pub(super) async fn renew(&self, instance: &Arc<Instance>, used: Arc<RunningInstance>) {
+        let _settled = SettleOnDrop {
+            instances: &self.instances,
+            instance,
+            renewals: instance.renewals(),
+        };
+        // Whoever stops the instance now kills this one.
+        if instance.starts_in(&used.sandbox).is_err() {
+            return used.tear_down().await;
+        }
+        let span = tracing::Span::current();
+        match used.put_back(&self.metrics).await {
+            Some(Ok(pages)) => {
+                span.record("rekindle.fresh.by", "reset");
+                span.record("rekindle.pages", pages as u64);
+                self.metrics.fresh_copy(None);
+                instance.resets.succeeded();
+                return self.supervisor.ready(instance, used).await;
+            }
+            Some(Err(unfit)) => {
+                tracing::debug!(instance = %instance.id, error = %unfit, "a copy is not put back");
+                span.record("rekindle.unfit", unfit.kind());
+                self.metrics.fresh_copy(Some(unfit.kind()));
+                instance.resets.failed();
+            }
+            None => self.metrics.fresh_copy(Some("no_point")),
+        }
+        span.record("rekindle.fresh.by", "restore");
+        tokio::join!(used.tear_down(), self.restart(instance));
+    }
+
     /// Starts an instance once more, as a new copy of its snapshot.
-    pub(super) async fn restart(&self, instance: &Arc<Instance>) {
+    async fn restart(&self, instance: &Arc<Instance>) {
         *instance.kind.lock() = match &instance.spec.snapshot {
             Some(_) => StartKind::Restored,
             None => StartKind::Booted,
@@ -205,6 +237,10 @@ impl Starter {
                 // Before a request can come: a server of one thread would hear nothing but this connection.
                 if instance.spec.config.fresh {
                     running.client.connect_ahead().await;
+                    // Not for the first: somebody may wait for it, and there may be no other request.
+                    if instance.renewals() > 0 {
+                        running.save_point(&instance.resets, &self.metrics).await;
+                    }
                 }
                 self.supervisor.ready(instance, running).await;
             }
