@@ -171,6 +171,16 @@ impl Pager {
         answer.map_err(PagerError::Forked)
     }
 
+    /// How often the processes have freed, unmapped or moved memory, or forked. Complete while they are stopped: the
+    /// kernel holds whoever does so until the pager has read of it. Blocks, at most `limit`.
+    ///
+    /// # Errors
+    /// If the pager does not get to count what it has read.
+    pub fn changes(&self, limit: Duration) -> Result<u64, PagerError> {
+        let _taken = self.stats.taking.try_lock_for(limit).ok_or(PagerError::Ended)?;
+        Ok(self.stats.events.load(Ordering::Relaxed))
+    }
+
     /// Ends the recording and returns the touched pages, in the order of their faults.
     pub fn take_working_set(&self) -> Vec<PageRef> {
         self.record.on.store(false, Ordering::Relaxed);

@@ -26,6 +26,8 @@ pub struct Stats {
     pub around: AtomicU64,
     /// Remove, unmap, remap and fork events.
     pub events: AtomicU64,
+    /// Held from before events are read until they are known.
+    pub(crate) taking: Mutex<()>,
     /// Latency of the faults.
     pub latency: Latency,
     /// Times of one-time events.

@@ -189,6 +189,7 @@ impl PagerThread {
         let mut buffer = EventBuffer::new(EVENTS);
         let (mut happened, mut faults) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         let mut ready = Vec::with_capacity(EVENTS);
+        let stats = Arc::clone(&self.reach.stats);
         if let Some(words) = &words {
             self.poller.add_criu(words)?;
         }
@@ -206,6 +207,7 @@ impl PagerThread {
             std::mem::swap(&mut ready, &mut self.poller.memories);
             for key in ready.drain(..) {
                 let Some(index) = self.index(key) else { continue };
+                let _taking = stats.taking.lock();
                 if let Err(e) = self.memories[index].read(&mut buffer, &mut happened, &mut faults) {
                     if self.memories[index].is_alive() {
                         return Err(io::Error::other(e));

@@ -159,39 +159,52 @@ impl Pages {
 
     /// Writes all of them to the process. Returns their number.
     pub(crate) fn write(&self, pid: Pid, memory: &File, mappings: &Mappings) -> Result<usize, Unfit> {
-        let (mut local, mut remote) = (Vec::with_capacity(AT_ONCE), Vec::with_capacity(AT_ONCE));
+        let mut writes = Writes::default();
         for (address, at) in &self.pages {
             let bytes: &[u8] = at.map_or(&ZEROS, |at| &self.contents[at..at + SIZE]);
-            if !mappings.at(*address).is_some_and(|mapping| mapping.is_writable()) {
+            if mappings.at(*address).is_some_and(|mapping| mapping.is_writable()) {
+                writes.add(*address as usize, bytes);
+            } else {
                 memory
                     .write_all_at(bytes, *address)
                     .map_err(kernel("write its memory"))?;
-                continue;
             }
-            local.push(IoSlice::new(bytes));
-            remote.push(RemoteIoVec {
-                base: *address as usize,
-                len: SIZE,
-            });
-            if local.len() == AT_ONCE {
-                write(pid, &local, &remote)?;
-                local.clear();
-                remote.clear();
+            if writes.local.len() == AT_ONCE {
+                std::mem::take(&mut writes).make(pid)?;
             }
         }
-        write(pid, &local, &remote)?;
+        writes.make(pid)?;
         Ok(self.pages.len())
     }
 }
 
-fn write(pid: Pid, local: &[IoSlice<'_>], remote: &[RemoteIoVec]) -> Result<(), Unfit> {
-    if local.is_empty() {
-        return Ok(());
+/// Writes to a process's memory. Pages side by side are one: the kernel looks up each.
+#[derive(Default)]
+struct Writes<'a> {
+    local: Vec<IoSlice<'a>>,
+    remote: Vec<RemoteIoVec>,
+}
+
+impl<'a> Writes<'a> {
+    fn add(&mut self, address: usize, bytes: &'a [u8]) {
+        self.local.push(IoSlice::new(bytes));
+        match self.remote.last_mut() {
+            Some(last) if last.base + last.len == address => last.len += bytes.len(),
+            _ => self.remote.push(RemoteIoVec {
+                base: address,
+                len: bytes.len(),
+            }),
+        }
     }
-    let written = process_vm_writev(pid, local, remote).map_err(kernel("write its memory"))?;
-    if written == local.len() * SIZE {
-        Ok(())
-    } else {
-        Err(kernel("write its memory")(io::Error::from(io::ErrorKind::WriteZero)))
+
+    fn make(self, pid: Pid) -> Result<(), Unfit> {
+        if self.local.is_empty() {
+            return Ok(());
+        }
+        let written = process_vm_writev(pid, &self.local, &self.remote).map_err(kernel("write its memory"))?;
+        match written == self.local.len() * SIZE {
+            true => Ok(()),
+            false => Err(kernel("write its memory")(io::Error::from(io::ErrorKind::WriteZero))),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The end of an instance that was ready: detects and explains it, and tears the instance down in order.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rekindle_init::protocol::ExitCause;
 use rekindle_wire::function_config::ByteSize;
@@ -30,29 +31,34 @@ impl Supervisor {
     /// Makes `instance` ready with what runs of it: it begins to accept requests. Watches for its end. Tears it down if
     /// it was asked to stop in the meantime.
     pub async fn ready(self: &Arc<Self>, instance: &Arc<Instance>, running: Arc<RunningInstance>) {
-        let (renewals, ended) = (instance.renewals(), running.sandbox.function_state());
+        let (ready_after, ended) = (Arc::clone(&running.ready_after), running.sandbox.function_state());
+        let is_watched = running.was_put_back();
+        ready_after.store(instance.renewals(), Ordering::SeqCst);
         match instance.become_ready(running) {
             Ok(()) => {
                 self.instances.changed.notify_one();
-                tokio::spawn(Arc::clone(self).watch_end(Arc::clone(instance), renewals, ended));
+                // Whoever watches it may have seen its end while it was not ready.
+                if !is_watched || *ended.borrow() != FunctionState::Alive {
+                    tokio::spawn(Arc::clone(self).watch_end(Arc::clone(instance), ready_after, ended));
+                }
             }
             Err(unwanted) => unwanted.tear_down().await,
         }
     }
 
     /// Waits until the instance's first process ends, reports why, and removes the instance from the worker. Does
-    /// neither if the instance has been renewed since, more than `renewals` times.
+    /// neither if the instance has been renewed since, more than `ready_after` times.
     async fn watch_end(
         self: Arc<Self>,
         instance: Arc<Instance>,
-        renewals: u64,
+        ready_after: Arc<AtomicU64>,
         mut ended: watch::Receiver<FunctionState>,
     ) {
         let state = match ended.wait_for(|s| *s != FunctionState::Alive).await {
             Ok(state) => *state,
             Err(_) => FunctionState::SandboxGone,
         };
-        let Some(running) = instance.ended(renewals, state) else {
+        let Some(running) = instance.ended(ready_after.load(Ordering::SeqCst), state) else {
             return;
         };
         if let Some(running) = running {

@@ -3,12 +3,12 @@
 //! The point is saved while nobody waits, when the copy has taken its connection. A copy that has done what cannot be
 //! undone is not put back: another one is restored. See `rekindle_rewind`.
 
+use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rekindle_pager::address_map::{AddressMap, Origin};
 use rekindle_pager::{Layout, PAGE, PageLookup, PageRef, PageSource as _, pin};
 use rekindle_rewind::{Behind, Exchanged, Point, Surroundings, ToldCalls, Unfit};
@@ -80,19 +80,14 @@ struct CopySurroundings<'a> {
     pid: i32,
     layout: &'a Layout,
     counts: &'a ByteCounts,
-    map: Mutex<AddressMap>,
+    /// What the pager says of the process's addresses, once it is asked.
+    map: OnceCell<Option<AddressMap>>,
 }
 
 impl Surroundings for CopySurroundings<'_> {
     fn changes(&self) -> Result<u64, String> {
         let pager = self.running.pager.as_ref().ok_or("it has no pager")?;
-        // The answer comes after all that the pager has heard of before.
-        let maps = pager.maps(PAGER_LIMIT).map_err(|e| e.to_string())?;
-        let map = maps.into_iter().find(|(pid, _)| *pid == self.pid);
-        if let Some((_, map)) = map {
-            *self.map.lock() = map;
-        }
-        Ok(pager.stats().events.load(Ordering::Relaxed))
+        pager.changes(PAGER_LIMIT).map_err(|e| e.to_string())
     }
 
     fn behind(&self, page: u64) -> Behind {
@@ -102,11 +97,19 @@ impl Surroundings for CopySurroundings<'_> {
         if !paged.any(|range| range.contains(at(page))) {
             return Behind::Mapping;
         }
-        let Some(snapshot) = &self.running.snapshot else {
+        let (Some(snapshot), Some(pager)) = (&self.running.snapshot, &self.running.pager) else {
             return Behind::Mapping;
         };
         let template = &snapshot.template;
-        match self.map.lock().origin(page) {
+        let map = self.map.get_or_init(|| {
+            let maps = pager.maps(PAGER_LIMIT).unwrap_or_default();
+            let map = maps.into_iter().find(|(pid, _)| *pid == self.pid);
+            map.map(|(_, map)| map)
+        });
+        let Some(map) = map else {
+            return unknown(&"the pager does not say what belongs there");
+        };
+        match map.origin(page) {
             Origin::Zero => Behind::Zero,
             Origin::File(page) => template.file_page(at(page)).map_or_else(|e| unknown(&e), Behind::Page),
             Origin::Snapshot(page) => {
@@ -192,7 +195,7 @@ impl RunningInstance {
             pid,
             layout: &layout,
             counts: &counts,
-            map: Mutex::default(),
+            map: OnceCell::new(),
         };
         let (point, told) = Point::save(host, self.client.port(), &around)?;
         let point = ResetPoint {
@@ -212,6 +215,9 @@ impl RunningInstance {
     /// Returns why it cannot be put back: it must serve nobody any more.
     pub(super) async fn put_back(self: &Arc<Self>, metrics: &Arc<Metrics>) -> Option<Result<usize, Unfit>> {
         let mut reset = self.reset.lock().take()?;
+        if self.is_frozen() {
+            return Some(Err(Unfit::Busy("it is parked".to_owned())));
+        }
         let began = Instant::now();
         // Whoever gets the answer's last byte may be faster than the connection.
         let counts = loop {
@@ -253,7 +259,7 @@ impl ResetPoint {
             pid: self.pid,
             layout: &self.layout,
             counts: &self.counts,
-            map: Mutex::default(),
+            map: OnceCell::new(),
         };
         self.point.rewind(&around)
     }

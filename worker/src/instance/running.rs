@@ -1,7 +1,7 @@
 //! What an instance consists of while it runs.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -46,6 +46,8 @@ pub struct RunningInstance {
     /// Whether it may have served a request.
     used: AtomicBool,
     was_put_back: AtomicBool,
+    /// After how many renewals of its instance it was ready, the last time.
+    pub(super) ready_after: Arc<AtomicU64>,
     /// Where it is put back to after a request, if it can be.
     pub(super) reset: Mutex<Option<ResetPoint>>,
     /// While it is parked: those of its processes that go on before their parents.
@@ -95,6 +97,7 @@ impl RunningInstance {
             working_set: origin.working_set,
             frozen: AtomicBool::new(false),
             was_put_back: AtomicBool::new(false),
+            ready_after: Arc::default(),
             reset: Mutex::default(),
             children: Mutex::default(),
             thawing: Mutex::default(),
