@@ -213,7 +213,7 @@ while True:
 "#;
 
 #[test]
-fn an_answer_too_many_reaches_nobody() {
+fn an_answer_too_many_and_a_request_left_unread_reach_nobody() {
     let platform = shared();
     platform.deploy(&Folder::server(
         "fresh-poison",
@@ -221,8 +221,21 @@ fn an_answer_too_many_reaches_nobody() {
         TOO_MUCH,
     ));
     let expected = platform.fresh("restored", "fresh-poison", "/").ok().text();
-    for path in ["/", "/", "/", "/poison", "/", "/poison", "/poison", "/"] {
-        assert_eq!(platform.get("fresh-poison", path).ok().text(), expected, "{path}");
+    let (before, _) = copies(platform, "descriptors");
+    let post = |body: Vec<u8>| platform.request("POST", "/function/fresh-poison/").body(body).send();
+    for path in ["/", "/", "/", "/poison", "/", "/long", "/", "/poison", "/long", "/"] {
+        let reply = match path {
+            // More than it reads at once.
+            "/long" => post(vec![b'x'; 300 << 10]),
+            _ => platform.get("fresh-poison", path),
+        };
+        assert_eq!(reply.ok().text(), expected, "{path}");
     }
+    for _ in 0..10 {
+        assert_eq!(post(b"short".to_vec()).ok().text(), expected);
+    }
+    let (reset, unfit) = copies(platform, "descriptors");
+    assert!(reset - before >= 5.0, "{before} {reset}");
+    assert!(unfit >= 1.0, "{unfit}");
     platform.delete("fresh-poison").unwrap();
 }

@@ -40,7 +40,7 @@ use crate::instance::isolate::Isolator;
 use crate::instance::restore::SnapshotRestorer;
 use crate::instance::runtime_snapshot::RuntimeBooter;
 use crate::instance::start::Starter;
-use crate::instance::{Callers, Instances, Supervisor};
+use crate::instance::{Callers, Instances, Resetter, Supervisor};
 use crate::layers::Layers;
 use crate::logs::{LogLimits, Logs};
 use crate::metrics::Metrics;
@@ -268,6 +268,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         booter,
         snapshots: Arc::clone(&snapshots),
         damage: Arc::clone(&damage),
+        resetter: Resetter::new(&metrics),
         supervisor: Arc::clone(&supervisor),
         metrics: Arc::clone(&metrics),
     });

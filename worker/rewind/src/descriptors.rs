@@ -159,6 +159,14 @@ impl Descriptors {
         self.all.iter().map(|one| one.number).collect()
     }
 
+    /// Whether the process still is the same.
+    pub(crate) fn is_alive(&self) -> bool {
+        let no_signal: i32 = 0;
+        // SAFETY: the call takes numbers and no pointer that is not null.
+        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), no_signal, 0, 0) };
+        sent == 0
+    }
+
     /// A copy of a descriptor of the process.
     pub(crate) fn copy(&self, number: RawFd) -> Result<OwnedFd, Unfit> {
         copy(&self.pidfd, number)

@@ -6,8 +6,8 @@
 //! Point::rewind: stopped ──> looked at ──> mappings, pages, registers as at the point ──> goes on
 //! ```
 //!
-//! Nothing may be left of what the process did after the point. So there are two kinds of its effects: those that can be
-//! seen afterwards, and those of calls that the filter tells of ([`ToldCalls`]). A process that has any that cannot be
+//! Nothing may be left of what the process did after the point. Its effects are of two kinds: those that can be seen
+//! afterwards, and those of calls that the filter tells of ([`ToldCalls`]). A process that has any that cannot be
 //! undone is unfit ([`Unfit`]): it must serve nobody any more.
 //!
 //! - `tracee`: threads, by ptrace. `mappings`, `pages`, `descriptors`: what the kernel shows of a process.
@@ -29,7 +29,8 @@ mod tracee;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd as _, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
@@ -45,13 +46,12 @@ use crate::descriptors::Descriptors;
 use crate::error::kernel;
 use crate::mappings::{Mappings, read_again};
 use crate::pages::Pages;
-use crate::told::FirstCall;
 use crate::tracee::{Caller, RseqArea, Thread, Tracee};
 
 /// Memory that is mapped into the process while its point is saved.
 const SCRATCH: u64 = 64 << 10;
 /// What `/proc/PID/status` says of a process that must stay as it is.
-const STATUS: [&str; 9] = [
+const STATUS: [&str; 8] = [
     "Uid:",
     "Gid:",
     "Groups:",
@@ -60,11 +60,13 @@ const STATUS: [&str; 9] = [
     "CapPrm:",
     "CapEff:",
     "NoNewPrivs:",
-    "Seccomp_filters:",
 ];
 
 /// What a process is in, as seen while its threads are stopped.
 pub trait Surroundings {
+    /// Returns whether the process with this id is still the one that is meant.
+    fn owns(&self, pid: i32) -> bool;
+
     /// Returns how often the process has freed, unmapped or moved memory whose contents came from outside.
     ///
     /// # Errors
@@ -95,8 +97,7 @@ pub struct Point {
     descriptors: Descriptors,
     status: Vec<String>,
     changes: u64,
-    told: OwnedFd,
-    first_call: FirstCall,
+    told: Arc<ToldCalls>,
     files: ProcFiles,
 }
 
@@ -141,15 +142,22 @@ impl ProcFiles {
 }
 
 impl Point {
+    /// The most bytes of memory that a point keeps.
+    pub const BYTES_MAX: usize = pages::BYTES_MAX;
+
     /// Saves the point where a process is, which waits for requests at `port` and has one connection. Its filter tells
     /// of calls from then on: someone must let them go. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// Returns `Busy` if the process is not at rest yet, and otherwise why it has no such point. It runs as before then.
+    /// Returns `Busy` if the process is not at rest yet, or why it has no such point. It runs as before then.
     /// Only after `Filter` it must serve nobody: nobody may let its calls go.
-    pub fn save(pid: i32, port: u16, around: &dyn Surroundings) -> Result<(Self, ToldCalls), Unfit> {
+    pub fn save(pid: i32, port: u16, around: &dyn Surroundings) -> Result<(Self, Arc<ToldCalls>), Unfit> {
         let pid = Pid::from_raw(pid);
         let tracee = Tracee::stop(pid)?;
+        // Its id cannot become another's as long as it is stopped.
+        if !around.owns(pid.as_raw()) {
+            return Err(Unfit::Threads("it has ended".to_owned()));
+        }
         let threads = tracee.state()?;
         if let Some(runs) = threads.iter().find(|thread| thread.waits_in().is_none()) {
             return Err(Unfit::Busy(format!("thread {} runs", runs.id)));
@@ -167,28 +175,33 @@ impl Point {
         let mappings = files.mappings()?;
         let pages = Pages::read(&files.memory, &pages::own(&files.pagemap)?, &wiped)?;
         let changes = around.changes().map_err(Unfit::Memory)?;
+        let status = files.status()?;
         let filter = Filter::for_those(&descriptors.numbers())?;
-        // The last step: nothing may fail once it has a filter.
-        let (told, program_break) = filter.put_on(&tracee, &caller, &descriptors).inspect_err(|_| {
-            // It may have been killed, which is the only reason why this fails.
-            let _ = tracee.set_state(&threads);
-        })?;
-        let told = ToldCalls::new(told);
+        let put = filter.put_on(&tracee, &caller, &descriptors);
+        // The first thread has made calls.
+        let set = tracee.set_state(&threads);
+        let (told, program_break) = put?;
+        set.map_err(|e| Unfit::Filter(Box::new(e)))?;
+        let told = Arc::new(ToldCalls::new(told));
         let point = Self {
             pid,
             mappings,
             program_break,
             pages,
             descriptors,
-            status: files.status()?,
+            status,
             changes,
-            told: told.try_clone().map_err(kernel("keep the filter"))?,
-            first_call: told.first(),
+            told: Arc::clone(&told),
             threads,
             files,
         };
-        tracee.set_state(&point.threads)?;
         Ok((point, told))
+    }
+
+    /// Bytes of memory that it keeps.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pages.bytes()
     }
 
     /// Puts the process back. Blocks for about a millisecond. Returns the number of pages that were written.
@@ -197,8 +210,10 @@ impl Point {
     /// Returns why it is unfit: it must serve nobody any more. It goes on running, or is killed.
     pub fn rewind(&mut self, around: &dyn Surroundings) -> Result<usize, Unfit> {
         let tracee = Tracee::stop(self.pid)?;
-        let told = told::told(&self.first_call, self.told.as_fd()).map_err(kernel("ask its filter"))?;
-        if let Some(call) = told {
+        if !self.descriptors.is_alive() {
+            return Err(Unfit::Threads("it has ended".to_owned()));
+        }
+        if let Some(call) = self.told.first().map_err(kernel("ask its filter"))? {
             return Err(Unfit::Call(call));
         }
         if !tracee.ids().eq(self.threads.iter().map(|thread| thread.id)) {
@@ -366,16 +381,17 @@ impl Filter {
             flags,
             scratch + self.header as u64,
         ];
-        let put = || -> Result<OwnedFd, Unfit> {
-            tracee.suspend_filters(true)?;
-            let number = caller.call("put a filter on it", libc::SYS_seccomp, &arguments)?;
+        tracee.suspend_filters(true)?;
+        let number = caller.call("put a filter on it", libc::SYS_seccomp, &arguments)?;
+        // From here on it must not run without whoever lets its calls go.
+        let taken = || -> Result<OwnedFd, Unfit> {
             let told = descriptors.copy(i32::try_from(number).unwrap_or(-1))?;
             caller.call("close the filter there", libc::SYS_close, &[number])?;
             caller.call("unmap memory", libc::SYS_munmap, &[scratch, SCRATCH])?;
             tracee.suspend_filters(false)?;
             Ok(told)
         };
-        let told = put().map_err(|e| Unfit::Filter(Box::new(e)))?;
+        let told = taken().map_err(|e| Unfit::Filter(Box::new(e)))?;
         Ok((told, program_break))
     }
 }

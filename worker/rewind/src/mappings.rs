@@ -118,7 +118,7 @@ impl Mappings {
     }
 }
 
-/// Addresses of memory that a fork would empty, and that the kernel may drop. Keys lie there, which nobody else may have.
+/// Addresses of memory that a fork would empty, and that the kernel may drop: keys lie there.
 ///
 /// # Errors
 /// Returns an error for memory that is shared and can be written, and for huge pages.

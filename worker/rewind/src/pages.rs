@@ -30,6 +30,9 @@ const AT_ONCE: usize = 1024;
 /// The most pages that a process may have of its own: 32 MiB, which the worker keeps for each copy.
 const PAGES_MAX: usize = 8192;
 
+/// The same in bytes.
+pub(crate) const BYTES_MAX: usize = PAGES_MAX * SIZE;
+
 const SIZE: usize = PAGE as usize;
 static ZEROS: [u8; SIZE] = [0; SIZE];
 
@@ -112,6 +115,11 @@ impl Pages {
             }
         }
         Ok(pages)
+    }
+
+    /// Bytes that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.contents.len()
     }
 
     /// Adds pages that have become the process's own since.

@@ -7,7 +7,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::errno::Errno;
@@ -15,22 +14,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// No call was told of.
 const NONE: i32 = -1;
-
-/// The first call that a process made which is not harmless.
-#[derive(Debug, Clone)]
-pub(crate) struct FirstCall(Arc<AtomicI32>);
-
-impl FirstCall {
-    pub(crate) fn get(&self) -> Option<i32> {
-        Some(self.0.load(Ordering::Acquire)).filter(|call| *call != NONE)
-    }
-}
+/// One was, which has not been read yet.
+const UNKNOWN: i32 = i32::MAX;
 
 /// The end of a filter that is told of calls. Whoever is told must let them go on, or the process waits forever.
 #[derive(Debug)]
 pub struct ToldCalls {
     descriptor: OwnedFd,
-    first: FirstCall,
+    /// The first call, `UNKNOWN` until it is read, or `NONE`.
+    first: AtomicI32,
 }
 
 impl AsFd for ToldCalls {
@@ -56,16 +48,16 @@ impl ToldCalls {
     pub(crate) fn new(descriptor: OwnedFd) -> Self {
         Self {
             descriptor,
-            first: FirstCall(Arc::new(AtomicI32::new(NONE))),
+            first: AtomicI32::new(NONE),
         }
     }
 
-    pub(crate) fn first(&self) -> FirstCall {
-        self.first.clone()
-    }
-
-    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
-        self.descriptor.try_clone()
+    /// The first call that it was told of, also if that still waits.
+    pub(crate) fn first(&self) -> io::Result<Option<i32>> {
+        // What waits is made known before it is taken from there.
+        let waits = is_waiting(self.descriptor.as_fd())?.contains(PollFlags::POLLIN);
+        let first = Some(self.first.load(Ordering::Acquire)).filter(|call| *call != NONE);
+        Ok(first.or(waits.then_some(UNKNOWN)))
     }
 
     /// Lets all calls go on that wait here. Returns whether more can come: `false` when the process has ended. Does not
@@ -82,8 +74,7 @@ impl ToldCalls {
             // Before the call can go on, or be given up, which would leave nothing to see here.
             let _ = self
                 .first
-                .0
-                .compare_exchange(NONE, i32::MAX, Ordering::AcqRel, Ordering::Acquire);
+                .compare_exchange(NONE, UNKNOWN, Ordering::AcqRel, Ordering::Acquire);
             // SAFETY: a plain structure of numbers, which must be zero.
             let mut told: libc::seccomp_notif = unsafe { std::mem::zeroed() };
             match self.request(libc::SECCOMP_IOCTL_NOTIF_RECV, &mut told) {
@@ -94,8 +85,7 @@ impl ToldCalls {
             let number = told.data.nr;
             let _ = self
                 .first
-                .0
-                .compare_exchange(i32::MAX, number, Ordering::AcqRel, Ordering::Acquire);
+                .compare_exchange(UNKNOWN, number, Ordering::AcqRel, Ordering::Acquire);
             let mut answer = libc::seccomp_notif_resp {
                 id: told.id,
                 val: 0,
@@ -113,11 +103,4 @@ impl ToldCalls {
         // SAFETY: the structure is the one that the request takes, and lives as long as the call.
         Errno::result(unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request, &raw mut *argument) }).map(drop)
     }
-}
-
-/// Returns the first call that was told of, by a filter's other descriptor.
-pub(crate) fn told(first: &FirstCall, descriptor: BorrowedFd<'_>) -> io::Result<Option<i32>> {
-    // What waits is made known before it is taken from there.
-    let waits = is_waiting(descriptor)?.contains(PollFlags::POLLIN);
-    Ok(first.get().or(waits.then_some(i32::MAX)))
 }

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::libc::{iovec, user_regs_struct};
 use nix::sys::prctl::set_timerslack;
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -95,25 +95,38 @@ pub(crate) struct Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl Tracee {
+    /// Lets all threads go on. Kills the process if one does not: it would stop later, and nobody would let it go.
+    fn let_go(&mut self) {
         let deadline = Instant::now() + END_LIMIT;
         // The first thread ends last.
-        for (thread, signal) in self.threads.iter().rev() {
-            let_go(*thread, *signal, deadline);
+        for (thread, signal) in std::mem::take(&mut self.threads).into_iter().rev() {
+            if !let_go(thread, signal, deadline) {
+                let _ = kill(self.pid, Signal::SIGKILL);
+            }
         }
         // Back to what is usual. It cannot fail where it did not before.
         let _ = set_timerslack(0);
     }
 }
 
-/// Lets a thread go on. One that ends is waited for: nobody else learns of its end before.
-fn let_go(thread: Pid, signal: Option<Signal>, deadline: Instant) {
+/// Lets a thread go on. One that ends is waited for: nobody else learns of its end before. Returns whether it went on
+/// or ended.
+fn let_go(thread: Pid, signal: Option<Signal>, deadline: Instant) -> bool {
     while ptrace::detach(thread, signal) == Err(Errno::ESRCH) {
         match wait(thread, deadline) {
-            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(_) => return,
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return true,
+            Err(Unfit::Busy(_)) => return false,
+            Err(_) => return true,
             // It has stopped only now.
             Ok(_) => {}
         }
     }
+    true
 }
 
 /// The ids of a process's threads, in order.
@@ -333,7 +346,7 @@ fn wait(thread: Pid, deadline: Instant) -> Result<WaitStatus, Unfit> {
     loop {
         match waitpid(thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::StillAlive) if Instant::now() >= deadline => {
-                return Err(Unfit::Threads("one does not stop".to_owned()));
+                return Err(Unfit::Busy("a thread does not stop".to_owned()));
             }
             Ok(WaitStatus::StillAlive) => {
                 std::thread::sleep(pause);

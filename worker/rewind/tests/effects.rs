@@ -60,6 +60,10 @@ impl Drop for Process {
 }
 
 impl Surroundings for Process {
+    fn owns(&self, pid: i32) -> bool {
+        pid == self.pid() && std::path::Path::new(&format!("/proc/{pid}/exe")).exists()
+    }
+
     fn changes(&self) -> Result<u64, String> {
         Ok(0)
     }

@@ -56,8 +56,9 @@ impl FunctionClient {
             connections: match config.protocol {
                 Protocol::Http1 => {
                     let pool = ConnectionPool::new(limits, KeepAlive::Timeout);
-                    // Handlers are served by the platform's own programs, which read bodies to their ends.
-                    Connections::Http1(match config.streams() {
+                    // Handlers are served by the platform's own programs, which read bodies to their ends. A copy of a
+                    // function with `fresh` serves again only after a reset, which has looked for what is left.
+                    Connections::Http1(match config.streams() && !config.fresh {
                         true => pool.without_reuse_after_bodies(),
                         false => pool,
                     })
@@ -90,6 +91,11 @@ impl FunctionClient {
         let (stream, counts) = CountedStream::new(self.sandbox.connect(self.port).await?);
         *self.last.lock() = counts;
         Ok(TokioIo::new(stream))
+    }
+
+    /// Returns whether each request has a connection to itself, as long as it lasts.
+    pub(super) fn is_http1(&self) -> bool {
+        matches!(self.connections, Connections::Http1(_))
     }
 
     /// Returns what went over its connection, if it has one alone, over which nothing is under way.

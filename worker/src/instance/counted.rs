@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use rekindle_rewind::Exchanged;
@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 pub(super) struct ByteCounts {
     sent: AtomicU64,
     read: AtomicU64,
+    is_closed: AtomicBool,
 }
 
 impl ByteCounts {
@@ -23,6 +24,11 @@ impl ByteCounts {
             sent: self.sent.load(Ordering::SeqCst),
             read: self.read.load(Ordering::SeqCst),
         }
+    }
+
+    /// Returns whether this side has closed the connection.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 }
 
@@ -47,6 +53,12 @@ impl CountedStream {
             self.counts.sent.fetch_add(written as u64, Ordering::SeqCst);
         }
         written
+    }
+}
+
+impl Drop for CountedStream {
+    fn drop(&mut self) {
+        self.counts.is_closed.store(true, Ordering::SeqCst);
     }
 }
 

@@ -36,7 +36,10 @@ impl Supervisor {
         ready_after.store(instance.renewals(), Ordering::SeqCst);
         match instance.become_ready(running) {
             Ok(()) => {
-                self.instances.changed.notify_one();
+                // A copy that was put back is as it was reported.
+                if !is_watched {
+                    self.instances.changed.notify_one();
+                }
                 // Whoever watches it may have seen its end while it was not ready.
                 if !is_watched || *ended.borrow() != FunctionState::Alive {
                     tokio::spawn(Arc::clone(self).watch_end(Arc::clone(instance), ready_after, ended));

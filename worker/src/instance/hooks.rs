@@ -13,6 +13,7 @@ use tracing::{Instrument as _, Span};
 use super::client::own_url;
 use super::lifecycle::Instance;
 use super::running::RunningInstance;
+use crate::snapshots::OpenSnapshot;
 
 /// How long a hook may take, including its whole response.
 const HOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -38,6 +39,11 @@ fn hook_path(spec: &VersionSpec, hook: Hook) -> Option<String> {
         (_, Hook::BeforeSnapshot) => Some(format!("{HOOK_PREFIX}before-snapshot")),
         (_, Hook::AfterRestore) => Some(format!("{HOOK_PREFIX}after-restore")),
     }
+}
+
+/// Returns whether copies of this snapshot's function have a hook with work to do.
+pub(super) fn is_called_after_restore(spec: &VersionSpec, snapshot: &OpenSnapshot) -> bool {
+    snapshot.notes.is_hook_needed() && hook_path(spec, Hook::AfterRestore).is_some()
 }
 
 /// Calls a hook, waits for its response and returns the body.

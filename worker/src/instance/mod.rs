@@ -70,5 +70,6 @@ pub use end::Supervisor;
 pub use lifecycle::{Instance, InstanceStage, gone};
 pub(crate) use lost_page::kill_on_lost_page;
 pub use registry::Instances;
+pub use reset::Resetter;
 pub use running::{MemoryOrigin, RunningInstance};
 pub use usage::{Entry, InFlight, Usage};

@@ -52,6 +52,8 @@ impl Instance {
         }
         // A function may close idle connections on its own timer, which would expire the moment it is thawed.
         running.client.close_idle();
+        // It has lost its connection with that.
+        drop(running.reset.lock().take());
         let freezing = Arc::clone(&running);
         // The task does not panic, so the only possible failure is the shutdown of the runtime.
         let freeze = move || {

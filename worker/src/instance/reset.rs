@@ -12,9 +12,14 @@ use std::time::{Duration, Instant};
 use rekindle_pager::address_map::{AddressMap, Origin};
 use rekindle_pager::{Layout, PAGE, PageLookup, PageRef, PageSource as _, pin};
 use rekindle_rewind::{Behind, Exchanged, Point, Surroundings, ToldCalls, Unfit};
+use rekindle_wire::internal::VersionSpec;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::Span;
 
 use super::counted::ByteCounts;
+use super::hooks::is_called_after_restore;
+use super::lifecycle::Instance;
 use super::randomness;
 use super::running::RunningInstance;
 use crate::host::host_pids::{HostPids, processes_in};
@@ -23,7 +28,15 @@ use crate::metrics::Metrics;
 
 /// How long a copy may take to be at rest, before its point is saved and after a request.
 const REST_LIMIT: Duration = Duration::from_millis(20);
-const REST_STEP: Duration = Duration::from_micros(200);
+/// How often it is looked at without a pause. A pause is at least as long as the timer's step.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
+/// For how long a copy is put back to the same point: its clocks go on, so what it waited for then is overdue.
+const AGE_MAX: Duration = Duration::from_secs(60);
+/// The same for a server of the function's own. It closes connections that have been idle for two seconds, or longer.
+const AGE_OF_SERVER_MAX: Duration = Duration::from_secs(1);
+/// Memory that a worker keeps for all points, in MiB.
+const ROOM: usize = 512;
 /// The sandbox's own process.
 const INIT: u32 = 1;
 /// How long the pager may take to answer.
@@ -70,6 +83,9 @@ pub(super) struct ResetPoint {
     layout: Layout,
     counts: Arc<ByteCounts>,
     secrets_revision: u64,
+    saved: Instant,
+    age_max: Duration,
+    room: OwnedSemaphorePermit,
 }
 
 /// What surrounds a copy while it is stopped.
@@ -85,6 +101,10 @@ struct CopySurroundings<'a> {
 }
 
 impl Surroundings for CopySurroundings<'_> {
+    fn owns(&self, pid: i32) -> bool {
+        self.running.cgroup.pids().is_ok_and(|pids| pids.contains(&pid))
+    }
+
     fn changes(&self) -> Result<u64, String> {
         let pager = self.running.pager.as_ref().ok_or("it has no pager")?;
         pager.changes(PAGER_LIMIT).map_err(|e| e.to_string())
@@ -140,48 +160,70 @@ impl Surroundings for CopySurroundings<'_> {
     }
 }
 
-impl RunningInstance {
+/// Saves points of copies, and puts copies back to them.
+pub struct Resetter {
+    metrics: Arc<Metrics>,
+    /// Memory for all points, in MiB.
+    room: Arc<Semaphore>,
+}
+
+impl Resetter {
+    /// Creates one that counts in `metrics`.
+    pub fn new(metrics: &Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: Arc::clone(metrics),
+            room: Arc::new(Semaphore::new(ROOM)),
+        })
+    }
+
     /// Saves the point where this copy is, if it can be put back to it. Marks it as used if it must serve nobody.
-    pub(super) async fn save_point(self: &Arc<Self>, policy: &ResetPolicy, metrics: &Arc<Metrics>) {
-        if !policy.is_due() {
+    pub(super) async fn save_point(self: &Arc<Self>, instance: &Arc<Instance>, running: &Arc<RunningInstance>) {
+        if !running.client.is_http1() || !instance.resets.is_due() {
             return;
         }
-        let began = Instant::now();
+        let mut rest = Rest::default();
         let saved = loop {
-            let (running, by) = (Arc::clone(self), Arc::clone(metrics));
-            let saving = tokio::task::spawn_blocking(move || running.save(&by)).await;
-            match saving {
-                Ok(Err(Unfit::Busy(_))) if began.elapsed() < REST_LIMIT => tokio::time::sleep(REST_STEP).await,
+            let (resetter, of, copy) = (Arc::clone(self), Arc::clone(instance), Arc::clone(running));
+            let saving = tokio::task::spawn_blocking(move || resetter.save(&of.spec, &copy));
+            match saving.await {
+                Ok(Err(Unfit::Busy(_))) if rest.may_come().await => {}
                 Ok(saved) => break saved,
-                // It does not panic, so the worker ends.
-                Err(_) => return,
+                Err(e) => break Err(Unfit::Filter(Box::new(Unfit::Last(e.to_string())))),
             }
         };
-        match saved.and_then(|(point, told)| Ok((point, watch(told, &self.sandbox)?))) {
-            Ok((point, ())) => *self.reset.lock() = Some(point),
+        let watched = saved.and_then(|(mut point, told)| {
+            watch(told, &running.sandbox)?;
+            point.age_max = match instance.spec.config.streams() {
+                true => AGE_OF_SERVER_MAX,
+                false => AGE_MAX,
+            };
+            Ok(point)
+        });
+        match watched {
+            Ok(point) => *running.reset.lock() = Some(point),
             Err(unfit) => {
-                tracing::debug!(error = %unfit, "a copy has no point that it could be put back to");
-                policy.failed();
+                let instance_id = &instance.id;
+                tracing::debug!(instance = %instance_id, error = %unfit, "a copy has no point to be put back to");
+                instance.resets.failed();
                 if matches!(unfit, Unfit::Filter(_)) {
-                    self.use_once();
+                    running.use_once();
                 }
             }
         }
     }
 
     /// Blocks for some milliseconds.
-    fn save(&self, metrics: &Metrics) -> Result<(ResetPoint, ToldCalls), Unfit> {
+    fn save(&self, spec: &VersionSpec, running: &RunningInstance) -> Result<(ResetPoint, Arc<ToldCalls>), Unfit> {
         let unfit = |why: &str| Unfit::Memory(why.to_owned());
-        let snapshot = self.snapshot.as_ref().ok_or_else(|| unfit("it was booted"))?;
-        if snapshot.notes.is_hook_needed() {
+        let snapshot = running.snapshot.as_ref().ok_or_else(|| unfit("it was booted"))?;
+        if is_called_after_restore(spec, snapshot) {
             return Err(Unfit::Last("its hook after a restore makes copies differ".to_owned()));
         }
-        let layout = snapshot
-            .template
-            .layout()
-            .ok_or_else(|| unfit("some of it has no pager"))?;
-        let hosts = processes_in(&self.cgroup).map_err(|e| Unfit::Threads(e.to_string()))?;
-        let counts = self.client.at_rest();
+        let layout = snapshot.template.layout();
+        let layout = layout.ok_or_else(|| unfit("some of it has no pager"))?;
+        let hosts = processes_in(&running.cgroup).map_err(|e| Unfit::Threads(e.to_string()))?;
+        let room = self.take_room(Point::BYTES_MAX)?;
+        let counts = running.client.at_rest();
         let counts = counts.ok_or_else(|| Unfit::Busy("its connection is not there".to_owned()))?;
         let of_function: Vec<_> = hosts.iter().filter(|(pid, _)| **pid != INIT).collect();
         let [(pid, host)] = of_function[..] else {
@@ -189,84 +231,130 @@ impl RunningInstance {
         };
         let (pid, host) = (pid.cast_signed(), *host);
         let around = CopySurroundings {
-            running: self,
-            metrics,
+            running,
+            metrics: &self.metrics,
             hosts: &hosts,
             pid,
             layout: &layout,
             counts: &counts,
             map: OnceCell::new(),
         };
-        let (point, told) = Point::save(host, self.client.port(), &around)?;
-        let point = ResetPoint {
+        let (point, told) = Point::save(host, running.client.port(), &around)?;
+        let mut point = ResetPoint {
+            room,
             point,
             pid,
-            secrets_revision: self.sandbox.secrets_revision(),
+            secrets_revision: running.sandbox.secrets_revision(),
             hosts,
             layout,
             counts,
+            saved: Instant::now(),
+            age_max: AGE_MAX,
         };
+        let spare = point.room.num_permits().saturating_sub(mebibytes(point.point.bytes()));
+        drop(point.room.split(spare));
         Ok((point, told))
     }
 
-    /// Puts a used copy back. Returns the number of pages that were written, and `None` if it has no point.
+    /// Takes room for this much memory.
+    fn take_room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Unfit> {
+        let count = u32::try_from(mebibytes(bytes)).unwrap_or(u32::MAX);
+        let taken = Arc::clone(&self.room).try_acquire_many_owned(count);
+        taken.map_err(|_| Unfit::Memory(format!("the worker keeps {ROOM} MiB for all copies")))
+    }
+
+    /// Puts a used copy back. Returns the number of pages that were written, and `None` if it has no point, or none
+    /// any more.
     ///
     /// # Errors
     /// Returns why it cannot be put back: it must serve nobody any more.
-    pub(super) async fn put_back(self: &Arc<Self>, metrics: &Arc<Metrics>) -> Option<Result<usize, Unfit>> {
-        let mut reset = self.reset.lock().take()?;
-        if self.is_frozen() {
-            return Some(Err(Unfit::Busy("it is parked".to_owned())));
+    pub(super) async fn put_back(self: &Arc<Self>, running: &Arc<RunningInstance>) -> Option<Result<usize, Unfit>> {
+        let mut reset = running.reset.lock().take()?;
+        let is_outdated = reset.saved.elapsed() > reset.age_max;
+        let has_other_secrets = running.sandbox.secrets_revision() != reset.secrets_revision;
+        if is_outdated || has_other_secrets || running.is_frozen() {
+            return None;
         }
-        let began = Instant::now();
         // Whoever gets the answer's last byte may be faster than the connection.
+        let mut rest = Rest::default();
         let counts = loop {
-            match self.client.at_rest() {
+            match running.client.at_rest() {
                 Some(counts) => break Some(counts),
-                None if began.elapsed() < REST_LIMIT => tokio::time::sleep(REST_STEP).await,
-                None => break None,
+                None if reset.counts.is_closed() || !rest.may_come().await => break None,
+                None => {}
             }
         };
+        // Connections that were idle for long are not used again.
         if !counts.is_some_and(|counts| Arc::ptr_eq(&counts, &reset.counts)) {
-            return Some(Err(Unfit::Descriptors("its connection is another".to_owned())));
+            return None;
         }
-        if self.sandbox.secrets_revision() != reset.secrets_revision {
-            return Some(Err(Unfit::Last("its secrets have changed".to_owned())));
-        }
-        let (running, by) = (Arc::clone(self), Arc::clone(metrics));
+        let (resetter, copy, span) = (Arc::clone(self), Arc::clone(running), Span::current());
         let resetting = tokio::task::spawn_blocking(move || {
-            let written = reset.rewind(&running, &by);
-            if written.is_ok() {
-                *running.reset.lock() = Some(reset);
-            }
-            written
+            let _in = span.enter();
+            let written = reset.rewind(&copy, &resetter)?;
+            *copy.reset.lock() = Some(reset);
+            Ok(written)
         });
         let reset = resetting.await.unwrap_or_else(|e| Err(Unfit::Last(e.to_string())));
         if reset.is_ok() {
-            self.is_put_back();
+            running.is_put_back();
         }
         Some(reset)
     }
 }
 
+/// Waits until a copy is at rest, for a limited time.
+struct Rest {
+    began: Instant,
+    looks: u32,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        let began = Instant::now();
+        Self { began, looks: 0 }
+    }
+}
+
+impl Rest {
+    /// Waits a little. Returns whether to look again.
+    async fn may_come(&mut self) -> bool {
+        self.looks += 1;
+        match self.looks <= LOOKS {
+            true => tokio::task::yield_now().await,
+            false => tokio::time::sleep(PAUSE).await,
+        }
+        self.began.elapsed() < REST_LIMIT
+    }
+}
+
 impl ResetPoint {
     /// Blocks for about a millisecond.
-    fn rewind(&mut self, running: &RunningInstance, metrics: &Metrics) -> Result<usize, Unfit> {
+    fn rewind(&mut self, running: &RunningInstance, by: &Resetter) -> Result<usize, Unfit> {
         let around = CopySurroundings {
             running,
-            metrics,
+            metrics: &by.metrics,
             hosts: &self.hosts,
             pid: self.pid,
             layout: &self.layout,
             counts: &self.counts,
             map: OnceCell::new(),
         };
-        self.point.rewind(&around)
+        let written = self.point.rewind(&around)?;
+        let held = self.room.num_permits() << 20;
+        if let Some(lacks @ 1..) = self.point.bytes().checked_sub(held) {
+            self.room.merge(by.take_room(lacks)?);
+        }
+        Ok(written)
     }
 }
 
+fn mebibytes(bytes: usize) -> usize {
+    bytes.div_ceil(1 << 20)
+}
+
 /// Lets the calls go on that a copy's filter tells of, until the copy ends.
-fn watch(told: ToldCalls, sandbox: &Arc<Sandbox>) -> Result<(), Unfit> {
+fn watch(told: Arc<ToldCalls>, sandbox: &Arc<Sandbox>) -> Result<(), Unfit> {
     // SAFETY: `ToldCalls` owns its descriptor, which stays open and the same as long as it lives.
     #[expect(unsafe_code, reason = "registering a descriptor asks for a promise about its life")]
     let told = unsafe { AsyncFd::register(told) };
@@ -283,7 +371,7 @@ fn watch(told: ToldCalls, sandbox: &Arc<Sandbox>) -> Result<(), Unfit> {
     Ok(())
 }
 
-async fn let_all_go(told: &AsyncFd<ToldCalls>) -> io::Result<()> {
+async fn let_all_go(told: &AsyncFd<Arc<ToldCalls>>) -> io::Result<()> {
     loop {
         let mut ready = told.readable().await?;
         if !told.get_ref().let_go()? {

@@ -17,6 +17,7 @@ use super::damage::DamageExaminer;
 use super::end::Supervisor;
 use super::lifecycle::Instance;
 use super::registry::Instances;
+use super::reset::Resetter;
 use super::restore::SnapshotRestorer;
 use super::running::RunningInstance;
 use super::runtime_snapshot::{RuntimeBooter, RuntimeSnapshotScope};
@@ -65,6 +66,8 @@ pub struct Starter {
     pub snapshots: Arc<Snapshots>,
     /// Hears of snapshots that cannot be restored.
     pub damage: Arc<DamageExaminer>,
+    /// Puts copies of functions with `fresh` back.
+    pub resetter: Arc<Resetter>,
     /// Watches over instances that are ready.
     pub supervisor: Arc<Supervisor>,
     /// Where starts are measured.
@@ -191,7 +194,7 @@ impl Starter {
             return used.tear_down().await;
         }
         let span = tracing::Span::current();
-        match used.put_back(&self.metrics).await {
+        match self.resetter.put_back(&used).await {
             Some(Ok(pages)) => {
                 span.record("rekindle.fresh.by", "reset");
                 span.record("rekindle.pages", pages as u64);
@@ -199,6 +202,8 @@ impl Starter {
                 instance.resets.succeeded();
                 return self.supervisor.ready(instance, used).await;
             }
+            // It was killed meanwhile.
+            _ if !instance.is_starting() => return used.tear_down().await,
             Some(Err(unfit)) => {
                 tracing::debug!(instance = %instance.id, error = %unfit, "a copy is not put back");
                 span.record("rekindle.unfit", unfit.kind());
@@ -208,6 +213,8 @@ impl Starter {
             None => self.metrics.fresh_copy(Some("no_point")),
         }
         span.record("rekindle.fresh.by", "restore");
+        // A verdict was on the copy that goes.
+        drop(instance.take_verdict());
         tokio::join!(used.tear_down(), self.restart(instance));
     }
 
@@ -239,7 +246,7 @@ impl Starter {
                     running.client.connect_ahead().await;
                     // Not for the first: somebody may wait for it, and there may be no other request.
                     if instance.renewals() > 0 {
-                        running.save_point(&instance.resets, &self.metrics).await;
+                        self.resetter.save_point(instance, &running).await;
                     }
                 }
                 self.supervisor.ready(instance, running).await;
