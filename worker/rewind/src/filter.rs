@@ -1,8 +1,8 @@
 //! The filter that tells of every system call but harmless ones.
 //!
 //! Harmless is a call whose effects are gone when memory and registers are put back, or are seen afterwards. These are
-//! positions and flags of descriptors, events that an epoll waits for, mappings. All others are told of, and then made. So a call
-//! that a later kernel brings is told of, too.
+//! positions and flags of descriptors, events that an epoll waits for, mappings. All others are told of, and then made.
+//! So a call that a later kernel brings is told of, too.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
