@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
 use super::chain::CallChains;
-use super::reset::ResetPolicy;
+use super::reset_point::ResetPolicy;
 use super::running::RunningInstance;
 use super::usage::Usage;
 use crate::host::sandbox::{FunctionState, Sandbox};

@@ -52,6 +52,7 @@ pub mod randomness;
 mod registry;
 mod renew;
 mod reset;
+mod reset_point;
 pub mod restore;
 mod restored_memory;
 pub(crate) mod room_for_images;

@@ -6,7 +6,6 @@
 use std::cell::OnceCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rekindle_pager::address_map::{AddressMap, Origin};
@@ -21,6 +20,7 @@ use super::counted::ByteCounts;
 use super::hooks::is_called_after_restore;
 use super::lifecycle::Instance;
 use super::randomness;
+use super::reset_point::ResetPoint;
 use super::running::RunningInstance;
 use crate::host::host_pids::{HostPids, processes_in};
 use crate::host::sandbox::Sandbox;
@@ -41,52 +41,6 @@ const ROOM: usize = 512;
 const INIT: u32 = 1;
 /// How long the pager may take to answer.
 const PAGER_LIMIT: Duration = Duration::from_millis(200);
-/// After how many copies in a row that could not be put back fewer are tried.
-const FAILED_MAX: u32 = 3;
-/// The most copies that are not tried then is two to this power.
-const SKIPPED_MAX: u32 = 8;
-
-/// Whether resets of a function's copies are worth a try.
-#[derive(Debug, Default)]
-pub(super) struct ResetPolicy {
-    failed: AtomicU32,
-    skipped: AtomicU32,
-}
-
-impl ResetPolicy {
-    /// Returns whether the point of the next copy is to be saved.
-    fn is_due(&self) -> bool {
-        let skip = |left: u32| left.checked_sub(1);
-        self.skipped
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, skip)
-            .is_err()
-    }
-
-    pub(super) fn succeeded(&self) {
-        self.failed.store(0, Ordering::Relaxed);
-    }
-
-    pub(super) fn failed(&self) {
-        let before = self.failed.fetch_add(1, Ordering::Relaxed);
-        if let Some(often) = (before + 1).checked_sub(FAILED_MAX) {
-            self.skipped.store(1 << often.min(SKIPPED_MAX), Ordering::Relaxed);
-        }
-    }
-}
-
-/// Where a copy is put back to.
-pub(super) struct ResetPoint {
-    point: Point,
-    /// Of the process, at the checkpoint.
-    pid: i32,
-    hosts: HostPids,
-    layout: Layout,
-    counts: Arc<ByteCounts>,
-    secrets_revision: u64,
-    saved: Instant,
-    age_max: Duration,
-    room: OwnedSemaphorePermit,
-}
 
 /// What surrounds a copy while it is stopped.
 struct CopySurroundings<'a> {
@@ -291,7 +245,7 @@ impl Resetter {
         let (resetter, copy, span) = (Arc::clone(self), Arc::clone(running), Span::current());
         let resetting = tokio::task::spawn_blocking(move || {
             let _in = span.enter();
-            let written = reset.rewind(&copy, &resetter)?;
+            let written = resetter.rewind(&mut reset, &copy)?;
             *copy.reset.lock() = Some(reset);
             Ok(written)
         });
@@ -300,6 +254,25 @@ impl Resetter {
             running.is_put_back();
         }
         Some(reset)
+    }
+
+    /// Blocks for about a millisecond.
+    fn rewind(&self, reset: &mut ResetPoint, running: &RunningInstance) -> Result<usize, Unfit> {
+        let around = CopySurroundings {
+            running,
+            metrics: &self.metrics,
+            hosts: &reset.hosts,
+            pid: reset.pid,
+            layout: &reset.layout,
+            counts: &reset.counts,
+            map: OnceCell::new(),
+        };
+        let written = reset.point.rewind(&around)?;
+        let held = reset.room.num_permits() << 20;
+        if let Some(lacks @ 1..) = reset.point.bytes().checked_sub(held) {
+            reset.room.merge(self.take_room(lacks)?);
+        }
+        Ok(written)
     }
 }
 
@@ -325,27 +298,6 @@ impl Rest {
             false => tokio::time::sleep(PAUSE).await,
         }
         self.began.elapsed() < REST_LIMIT
-    }
-}
-
-impl ResetPoint {
-    /// Blocks for about a millisecond.
-    fn rewind(&mut self, running: &RunningInstance, by: &Resetter) -> Result<usize, Unfit> {
-        let around = CopySurroundings {
-            running,
-            metrics: &by.metrics,
-            hosts: &self.hosts,
-            pid: self.pid,
-            layout: &self.layout,
-            counts: &self.counts,
-            map: OnceCell::new(),
-        };
-        let written = self.point.rewind(&around)?;
-        let held = self.room.num_permits() << 20;
-        if let Some(lacks @ 1..) = self.point.bytes().checked_sub(held) {
-            self.room.merge(by.take_room(lacks)?);
-        }
-        Ok(written)
     }
 }
 
@@ -378,28 +330,5 @@ async fn let_all_go(told: &AsyncFd<Arc<ToldCalls>>) -> io::Result<()> {
             return Ok(());
         }
         ready.clear_ready();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copies_of_a_function_that_cannot_be_put_back_are_tried_less_and_less() {
-        let policy = ResetPolicy::default();
-        let mut tried = Vec::new();
-        for copy in 0..100 {
-            if policy.is_due() {
-                policy.failed();
-                tried.push(copy);
-            }
-        }
-        assert_eq!(tried, [0, 1, 2, 4, 7, 12, 21, 38, 71]);
-        while !policy.is_due() {}
-        policy.succeeded();
-        assert!((0..100).all(|_| policy.is_due()));
-        policy.failed();
-        assert!(policy.is_due());
     }
 }

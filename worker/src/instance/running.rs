@@ -11,7 +11,7 @@ use rekindle_wire::function_config::FunctionConfig;
 use tokio::task::JoinHandle;
 
 use super::client::FunctionClient;
-use super::reset::ResetPoint;
+use super::reset_point::ResetPoint;
 use super::thaw_order::ThawedChildren;
 use crate::criu::restore::RestoredProcesses;
 use crate::host::cgroup::Cgroup;
