@@ -134,14 +134,16 @@ fn a_copy_that_takes_longer_than_an_invocation_may_is_waited_for() {
 
 /// Counts in memory, and leaves nothing that a reset could not undo, unless it is asked to.
 const COUNTS: &str = "import os, random, secrets\n\
-    calls = 0\nheld = bytearray(1 << 20)\n\
+    calls = 0\nheld = bytearray(1 << 20)\nspare = bytearray(b'x' * (8 << 20))\n\
     def handler(event, context):\n    global calls\n    calls += 1\n\
     \x20   path = event.get('rawPath', '')\n\
     \x20   held[:] = os.urandom(len(held))\n    kept = [bytearray(5000) for _ in range(500)]\n\
     \x20   found = {'calls': calls, 'directory': os.getcwd(), 'kept': 'kept' in globals(), \n\
+    \x20       'spare': sum(spare[::4096]), \n\
     \x20       'key': secrets.token_hex(8) + str(random.random())}\n\
     \x20   if path.startswith('/keep'):\n        globals()['kept'] = kept\n\
     \x20   if path.startswith('/move'):\n        os.chdir('/tmp')\n\
+    \x20   if path.startswith('/free'):\n        spare.clear()\n\
     \x20   return found\n";
 
 /// How many copies were put back, and how many restored for that reason.
@@ -172,7 +174,12 @@ fn a_copy_that_has_done_nothing_else_is_put_back() {
     // The first two copies have no point, or are replaced.
     assert!(reset - before >= 30.0, "{before} {reset}");
     // What cannot be undone is in no other copy.
+    let (_, freed_before) = copies(platform, "memory");
     are_different((0..3).flat_map(|_| [call("/move"), call("/")]).collect());
+    // Nor is what was freed of the snapshot's memory.
+    are_different((0..3).flat_map(|_| [call("/free"), call("/")]).collect());
+    let (_, freed) = copies(platform, "memory");
+    assert!(freed > freed_before, "{freed_before} {freed}");
     let (_, now) = copies(platform, "call");
     assert!(now - unfit >= 2.0, "{unfit} {now}");
     platform.delete("fresh-reset").unwrap();
