@@ -133,14 +133,16 @@ fn a_copy_that_takes_longer_than_an_invocation_may_is_waited_for() {
 }
 
 /// Counts in memory, and leaves nothing that a reset could not undo, unless it is asked to.
-const COUNTS: &str = "import os, random, secrets\n\
+const COUNTS: &str = "import mmap, os, random, secrets\n\
+    keys = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nkeys.madvise(18)\n\
     calls = 0\nheld = bytearray(1 << 20)\nspare = bytearray(b'x' * (8 << 20))\n\
     def handler(event, context):\n    global calls\n    calls += 1\n\
     \x20   path = event.get('rawPath', '')\n\
     \x20   held[:] = os.urandom(len(held))\n    kept = [bytearray(5000) for _ in range(500)]\n\
     \x20   found = {'calls': calls, 'directory': os.getcwd(), 'kept': 'kept' in globals(), \n\
-    \x20       'spare': sum(spare[::4096]), \n\
+    \x20       'spare': sum(spare[::4096]), 'wiped': keys[0], \n\
     \x20       'key': secrets.token_hex(8) + str(random.random())}\n\
+    \x20   keys[0] = 7\n\
     \x20   if path.startswith('/keep'):\n        globals()['kept'] = kept\n\
     \x20   if path.startswith('/move'):\n        os.chdir('/tmp')\n\
     \x20   if path.startswith('/free'):\n        spare.clear()\n\

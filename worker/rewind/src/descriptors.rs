@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockType, getsockopt, sockopt};
 use nix::unistd::{Pid, pipe2, read};
 
@@ -51,6 +52,8 @@ struct Descriptor {
     queue: Queue,
     /// What lies in it. Libraries keep a byte in a pipe as a lock.
     contents: Vec<u8>,
+    /// What `poll` says of it, which is more than what lies in it.
+    events: PollFlags,
 }
 
 /// What may lie in a descriptor unread.
@@ -135,9 +138,13 @@ impl Descriptors {
             } else {
                 return refuse("is of a kind that cannot be put back");
             };
-            let contents = match queue {
-                Queue::Pipe => contents(copy(&pidfd, number)?.as_fd())?,
-                Queue::None | Queue::Socket | Queue::Connection => Vec::new(),
+            let (contents, events) = match queue {
+                Queue::None => (Vec::new(), PollFlags::empty()),
+                Queue::Pipe => {
+                    let copy = copy(&pidfd, number)?;
+                    (contents(copy.as_fd())?, events(copy.as_fd())?)
+                }
+                Queue::Socket | Queue::Connection => (Vec::new(), events(copy(&pidfd, number)?.as_fd())?),
             };
             all.push(Descriptor {
                 number,
@@ -145,6 +152,7 @@ impl Descriptors {
                 info,
                 queue,
                 contents,
+                events,
             });
         }
         match all.iter().filter(|one| one.queue == Queue::Connection).count() {
@@ -161,9 +169,12 @@ impl Descriptors {
 
     /// Whether the process still is the same.
     pub(crate) fn is_alive(&self) -> bool {
-        let no_signal: i32 = 0;
-        // SAFETY: the call takes numbers and no pointer that is not null.
-        let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.pidfd.as_raw_fd(), no_signal, 0, 0) };
+        let (no_signal, no_info, no_flags) = (0, std::ptr::null::<libc::siginfo_t>(), 0);
+        // SAFETY: the call takes numbers and a null pointer.
+        let sent = unsafe {
+            let pidfd = self.pidfd.as_raw_fd();
+            libc::syscall(libc::SYS_pidfd_send_signal, pidfd, no_signal, no_info, no_flags)
+        };
         sent == 0
     }
 
@@ -193,6 +204,9 @@ impl Descriptors {
             }
             if !one.contents.is_empty() && contents(copy.as_fd())? != one.contents {
                 return Err(changed("has something else unread"));
+            }
+            if events(copy.as_fd())? != one.events {
+                return Err(changed("is ready for something else"));
             }
             if one.queue == Queue::Connection {
                 let info = tcp_info(copy.as_fd())?;
@@ -271,6 +285,19 @@ fn option<T>(socket: BorrowedFd<'_>, level: i32, name: i32) -> Result<T, Errno> 
             &raw mut length,
         );
         Errno::result(got).map(|_| value)
+    }
+}
+
+/// What `poll` says of a pipe or a socket.
+fn events(descriptor: BorrowedFd<'_>) -> Result<PollFlags, Unfit> {
+    let all = PollFlags::POLLIN | PollFlags::POLLPRI;
+    let mut asked = [PollFd::new(descriptor, all)];
+    loop {
+        match poll(&mut asked, PollTimeout::ZERO) {
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(kernel("poll a descriptor")(e)),
+            Ok(_) => return Ok(asked[0].revents().unwrap_or(PollFlags::empty())),
+        }
     }
 }
 

@@ -29,9 +29,9 @@ const SYS_FUTEX_REQUEUE: i64 = 456;
 
 /// Harmless with any arguments.
 const HARMLESS: &[i64] = calls![
-    // what lies in pipes and sockets, and positions in files, is looked at
+    // what lies in pipes and sockets, and positions in files, is looked at; not what sendmsg's control messages leave
     SYS_read SYS_readv SYS_pread64 SYS_preadv SYS_preadv2 SYS_write SYS_writev SYS_lseek SYS_sendfile
-    SYS_sendto SYS_sendmsg SYS_recvfrom SYS_recvmsg
+    SYS_sendto SYS_recvfrom SYS_recvmsg
     // a new descriptor that stays is seen
     SYS_accept SYS_accept4 SYS_eventfd2 SYS_pipe2 SYS_epoll_create1
     // files: names and attributes

@@ -40,7 +40,7 @@ use rekindle_pager::PAGE;
 pub use descriptors::Exchanged;
 pub use error::Unfit;
 pub use pages::Behind;
-pub use told::ToldCalls;
+pub use told::{ToldCalls, Waiting};
 
 use crate::descriptors::Descriptors;
 use crate::error::kernel;
@@ -51,7 +51,7 @@ use crate::tracee::{Caller, RseqArea, Thread, Tracee};
 /// Memory that is mapped into the process while its point is saved.
 const SCRATCH: u64 = 64 << 10;
 /// What `/proc/PID/status` says of a process that must stay as it is.
-const STATUS: [&str; 8] = [
+const STATUS: [&str; 10] = [
     "Uid:",
     "Gid:",
     "Groups:",
@@ -60,6 +60,8 @@ const STATUS: [&str; 8] = [
     "CapPrm:",
     "CapEff:",
     "NoNewPrivs:",
+    "SigPnd:",
+    "ShdPnd:",
 ];
 
 /// What a process is in, as seen while its threads are stopped.
@@ -153,10 +155,14 @@ impl Point {
     /// Only after `Filter` it must serve nobody: nobody may let its calls go.
     pub fn save(pid: i32, port: u16, around: &dyn Surroundings) -> Result<(Self, Arc<ToldCalls>), Unfit> {
         let pid = Pid::from_raw(pid);
-        let tracee = Tracee::stop(pid)?;
-        // Its id cannot become another's as long as it is stopped.
+        let ended = || Unfit::Threads("it has ended".to_owned());
         if !around.owns(pid.as_raw()) {
-            return Err(Unfit::Threads("it has ended".to_owned()));
+            return Err(ended());
+        }
+        let tracee = Tracee::stop(pid)?;
+        // Its id cannot become another's from here on.
+        if !around.owns(pid.as_raw()) {
+            return Err(ended());
         }
         let threads = tracee.state()?;
         if let Some(runs) = threads.iter().find(|thread| thread.waits_in().is_none()) {
@@ -209,13 +215,12 @@ impl Point {
     /// # Errors
     /// Returns why it is unfit: it must serve nobody any more. It goes on running, or is killed.
     pub fn rewind(&mut self, around: &dyn Surroundings) -> Result<usize, Unfit> {
+        let told = Arc::clone(&self.told);
+        // A program that is being replaced, or a parent that waits for its child, cannot be stopped.
+        let _held = told.hold();
+        self.look()?;
         let tracee = Tracee::stop(self.pid)?;
-        if !self.descriptors.is_alive() {
-            return Err(Unfit::Threads("it has ended".to_owned()));
-        }
-        if let Some(call) = self.told.first().map_err(kernel("ask its filter"))? {
-            return Err(Unfit::Call(call));
-        }
+        self.look()?;
         if !tracee.ids().eq(self.threads.iter().map(|thread| thread.id)) {
             return Err(Unfit::Threads("they are others".to_owned()));
         }
@@ -234,15 +239,28 @@ impl Point {
         changed
     }
 
+    /// Looks whether the process is there, and has made harmless calls alone.
+    fn look(&self) -> Result<(), Unfit> {
+        if !self.descriptors.is_alive() {
+            return Err(Unfit::Threads("it has ended".to_owned()));
+        }
+        let first = self.told.first().map_err(kernel("ask its filter"))?;
+        first.map_or(Ok(()), |call| Err(Unfit::Call(call)))
+    }
+
     /// Puts a process back that is as it was in all that cannot be put back.
     fn change(&mut self, tracee: &Tracee, around: &dyn Surroundings) -> Result<usize, Unfit> {
         let mappings = self.files.mappings()?;
+        let caller = Caller::of(tracee, &self.threads)?;
         if mappings.text != self.mappings.text {
-            let caller = Caller::of(tracee, &self.threads)?;
             self.mappings.put_back(&mappings, self.program_break, &caller)?;
             if self.files.mappings()?.text != self.mappings.text {
                 return Err(Unfit::Memory("its mappings cannot be made as they were".to_owned()));
             }
+        }
+        // Where the heap ends is in no mapping, if its end was unmapped.
+        if caller.call("ask for the end of the heap", libc::SYS_brk, &[0])? != self.program_break {
+            return Err(Unfit::Memory("its heap ends elsewhere".to_owned()));
         }
         // The pager hears of these before the call ends that makes them.
         if around.changes().map_err(Unfit::Memory)? != self.changes {
@@ -272,7 +290,11 @@ impl Point {
             };
             process_vm_readv(self.pid, &mut [io::IoSliceMut::new(&mut bytes[..length])], &[remote])
                 .map_err(kernel("read a thread's processor"))?;
-            Ok((area, bytes))
+            // The kernel writes them to be equal. The process could have written something else.
+            match bytes[..4] == bytes[4..8] {
+                true => Ok((area, bytes)),
+                false => Err(Unfit::Memory("a thread's processor is not the kernel's".to_owned())),
+            }
         };
         areas.map(read).collect()
     }

@@ -6,6 +6,11 @@ use std::ops::Range;
 use crate::error::{Unfit, kernel};
 use crate::tracee::Caller;
 
+/// Flags of a mapping that `/proc/PID/maps` does not show: locked, not forked, wiped by a fork.
+const LOST: [&str; 3] = ["lo", "dc", "wf"];
+/// Calls that are made to put mappings back.
+const CALLS_MAX: usize = 256;
+
 /// A mapping of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapping {
@@ -14,7 +19,7 @@ pub(crate) struct Mapping {
     /// `PROT_READ` and so on.
     pub(crate) protection: i32,
     /// Whether it is of a file.
-    pub(crate) is_of_file: bool,
+    is_of_file: bool,
     /// Whether it is the heap that `brk` moves.
     is_heap: bool,
     /// Whether the kernel has made it.
@@ -22,6 +27,11 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
+    /// Whether what nobody has written in it is zero.
+    pub(crate) fn is_zero_at_first(&self) -> bool {
+        !self.is_of_file && !self.is_kernels
+    }
+
     pub(crate) fn is_writable(&self) -> bool {
         self.protection & libc::PROT_WRITE != 0
     }
@@ -73,9 +83,17 @@ impl Mappings {
         if heap(&self.all) != heap(&now.all) {
             caller.call("put the end of the heap back", libc::SYS_brk, &[program_break])?;
         }
+        let mut calls = 0;
+        let mut call = |what, number, arguments: &[u64]| {
+            calls += 1;
+            match calls <= CALLS_MAX {
+                true => caller.call(what, number, arguments).map(drop),
+                false => Err(Unfit::Memory("its mappings have changed in too many places".to_owned())),
+            }
+        };
         for extra in now.beyond(self) {
             let arguments = [extra.start, extra.end - extra.start];
-            caller.call("unmap what was mapped", libc::SYS_munmap, &arguments)?;
+            call("unmap what was mapped", libc::SYS_munmap, &arguments)?;
         }
         for mapping in self.all.iter().filter(|mapping| !mapping.is_kernels) {
             let at = now.all.partition_point(|other| other.range.end <= mapping.range.start);
@@ -84,12 +102,9 @@ impl Mappings {
                 .take_while(|other| other.range.start < mapping.range.end);
             if inside.any(|other| other.protection != mapping.protection) {
                 let length = mapping.range.end - mapping.range.start;
-                let arguments = [
-                    mapping.range.start,
-                    length,
-                    u64::from(mapping.protection.cast_unsigned()),
-                ];
-                caller.call("protect a mapping as before", libc::SYS_mprotect, &arguments)?;
+                let protection = u64::from(mapping.protection.cast_unsigned());
+                let arguments = [mapping.range.start, length, protection];
+                call("protect a mapping as before", libc::SYS_mprotect, &arguments)?;
             }
         }
         Ok(())
@@ -97,7 +112,11 @@ impl Mappings {
 
     /// The addresses that are mapped here and not there. Those of the heap are `brk`'s to unmap.
     fn beyond(&self, there: &Self) -> Vec<Range<u64>> {
-        let mut beyond = Vec::new();
+        let mut beyond: Vec<Range<u64>> = Vec::new();
+        let mut add = |range: Range<u64>| match beyond.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => beyond.push(range),
+        };
         for mapping in self.all.iter().filter(|mapping| !mapping.is_heap) {
             let mut from = mapping.range.start;
             let at = there.all.partition_point(|other| other.range.end <= from);
@@ -106,12 +125,12 @@ impl Mappings {
                 .take_while(|other| other.range.start < mapping.range.end)
             {
                 if from < other.range.start {
-                    beyond.push(from..other.range.start);
+                    add(from..other.range.start);
                 }
                 from = other.range.end;
             }
             if from < mapping.range.end {
-                beyond.push(from..mapping.range.end);
+                add(from..mapping.range.end);
             }
         }
         beyond
@@ -135,6 +154,13 @@ pub(crate) fn wiped(smaps: &str) -> Result<Vec<Range<u64>>, Unfit> {
             }
             if has("ht") {
                 return Err(Unfit::Memory(format!("{:#x} has huge pages of a pool", range.start)));
+            }
+            // Made anew at the same place, it would lack these, and read the same. The pager hears of what is its own.
+            if !has("um") && LOST.into_iter().any(has) {
+                return Err(Unfit::Memory(format!(
+                    "{:#x} has flags that nothing shows",
+                    range.start
+                )));
             }
             if has("wf") || has("dp") {
                 wiped.push(range.clone());
@@ -217,10 +243,11 @@ mod tests {
 
     #[test]
     fn memory_that_is_wiped_is_found_and_shared_memory_refused() {
-        let smaps = "1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr mr mw me wf \n\
+        let smaps = "1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr mr mw me um wf \n\
                      2000-3000 rw-p 00000000 00:00 0 \nVmFlags: rd wr mr mw me \n\
                      3000-4000 rw-p 00000000 00:00 0 \nVmFlags: rd wr mr mw me dp \n";
         assert_eq!(wiped(smaps).unwrap(), [0x1000..0x2000, 0x3000..0x4000]);
+        assert!(wiped("1000-2000 rw-p 00000000 00:00 0\nVmFlags: rd wr mr mw me wf\n").is_err());
         assert!(wiped("1000-2000 rw-s 00000000 00:01 5 /dev/shm/x\nVmFlags: rd wr sh mr mw me\n").is_err());
         assert!(wiped("1000-2000 r--s 00000000 00:01 5 /usr/lib/x\nVmFlags: rd sh mr me\n").is_ok());
     }

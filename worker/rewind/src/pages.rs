@@ -148,7 +148,7 @@ impl Pages {
             let contents = match behind(address / PAGE) {
                 Behind::Page(bytes) => Some(bytes),
                 Behind::Zero => None,
-                Behind::Mapping if mappings.at(address).is_some_and(|mapping| !mapping.is_of_file) => None,
+                Behind::Mapping if mappings.at(address).is_some_and(|mapping| mapping.is_zero_at_first()) => None,
                 Behind::Mapping => {
                     return Err(Unfit::Memory(format!("{address:#x} of a file was written")));
                 }

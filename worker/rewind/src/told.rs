@@ -8,10 +8,13 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+/// Calls that are let go without a pause.
+const AT_ONCE: usize = 16;
 /// No call was told of.
 const NONE: i32 = -1;
 /// One was, which has not been read yet.
@@ -23,6 +26,8 @@ pub struct ToldCalls {
     descriptor: OwnedFd,
     /// The first call, `UNKNOWN` until it is read, or `NONE`.
     first: AtomicI32,
+    /// Held by whoever lets calls go, or keeps them back.
+    held: Mutex<()>,
 }
 
 impl AsFd for ToldCalls {
@@ -40,8 +45,23 @@ impl std::os::fd::AsRawFd for ToldCalls {
 /// Whether a filter has something to tell.
 fn is_waiting(descriptor: BorrowedFd<'_>) -> io::Result<PollFlags> {
     let mut asked = [PollFd::new(descriptor, PollFlags::POLLIN)];
-    poll(&mut asked, PollTimeout::ZERO)?;
+    while let Err(e) = poll(&mut asked, PollTimeout::ZERO) {
+        if e != Errno::EINTR {
+            return Err(e.into());
+        }
+    }
     Ok(asked[0].revents().unwrap_or(PollFlags::empty()))
+}
+
+/// What waits after calls were let go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// Nothing, or what is held back.
+    Nothing,
+    /// Maybe more: whoever asks should let others have their turn first.
+    More,
+    /// Nothing any more: the process has ended.
+    Ended,
 }
 
 impl ToldCalls {
@@ -49,6 +69,7 @@ impl ToldCalls {
         Self {
             descriptor,
             first: AtomicI32::new(NONE),
+            held: Mutex::new(()),
         }
     }
 
@@ -60,16 +81,26 @@ impl ToldCalls {
         Ok(first.or(waits.then_some(UNKNOWN)))
     }
 
-    /// Lets all calls go on that wait here. Returns whether more can come: `false` when the process has ended. Does not
-    /// block.
+    /// Holds calls back as long as the result lives: none goes on meanwhile.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets calls go on that wait here, unless they are held back. Does not block.
     ///
     /// # Errors
     /// Returns an error when the kernel does not let it.
-    pub fn let_go(&self) -> io::Result<bool> {
-        loop {
+    pub fn let_go(&self) -> io::Result<Waiting> {
+        let Ok(_held) = self.held.try_lock() else {
+            return Ok(Waiting::Nothing);
+        };
+        for _ in 0..AT_ONCE {
             let waiting = is_waiting(self.descriptor.as_fd())?;
             if !waiting.contains(PollFlags::POLLIN) {
-                return Ok(!waiting.contains(PollFlags::POLLHUP));
+                return Ok(match waiting.contains(PollFlags::POLLHUP) {
+                    true => Waiting::Ended,
+                    false => Waiting::Nothing,
+                });
             }
             // Before the call can go on, or be given up, which would leave nothing to see here.
             let _ = self
@@ -97,6 +128,7 @@ impl ToldCalls {
                 sent => sent?,
             }
         }
+        Ok(Waiting::More)
     }
 
     fn request<T>(&self, request: libc::Ioctl, argument: &mut T) -> Result<(), Errno> {

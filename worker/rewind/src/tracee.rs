@@ -23,6 +23,8 @@ use crate::error::{Unfit, kernel};
 
 /// How long a thread may take to stop. One that waits for a disk or for a page stops later.
 const STOP_LIMIT: Duration = Duration::from_millis(20);
+/// How long a call in its name may take. It goes on soon, unless others have the processors.
+const CALL_LIMIT: Duration = Duration::from_secs(1);
 /// How long a thread that was killed may take to end.
 const END_LIMIT: Duration = Duration::from_secs(1);
 /// How long it is looked away while a thread is to stop.
@@ -103,14 +105,31 @@ impl Tracee {
     /// Lets all threads go on. Kills the process if one does not: it would stop later, and nobody would let it go.
     fn let_go(&mut self) {
         let deadline = Instant::now() + END_LIMIT;
-        // The first thread ends last.
-        for (thread, signal) in std::mem::take(&mut self.threads).into_iter().rev() {
-            if !let_go(thread, signal, deadline) {
-                let _ = kill(self.pid, Signal::SIGKILL);
-            }
-        }
+        let mut threads = std::mem::take(&mut self.threads);
+        // The first thread ends last, whatever its id is.
+        threads.sort_unstable_by_key(|(thread, _)| *thread == self.pid);
+        threads.retain(|(thread, signal)| !let_go(*thread, *signal, deadline));
         // Back to what is usual. It cannot fail where it did not before.
         let _ = set_timerslack(0);
+        if threads.is_empty() {
+            return;
+        }
+        // What is traced is not reaped, so the id is still its own.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        // Some waits end late even then. Until each is reaped, nobody learns that the process has ended.
+        let reap = move || threads.into_iter().for_each(|(thread, _)| reap(thread));
+        drop(std::thread::Builder::new().name("reap".to_owned()).spawn(reap));
+    }
+}
+
+/// Waits for the end of a thread that was killed.
+fn reap(thread: Pid) {
+    loop {
+        match waitpid(thread, Some(WaitPidFlag::__WALL)) {
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return,
+        }
     }
 }
 
@@ -304,8 +323,8 @@ impl<'a> Caller<'a> {
         let thread = self.tracee.pid;
         ptrace::setregs(thread, registers).map_err(kernel(what))?;
         ptrace::step(thread, None).map_err(kernel(what))?;
-        match wait(thread, Instant::now() + STOP_LIMIT)? {
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
+        match wait(thread, Instant::now() + CALL_LIMIT) {
+            Ok(WaitStatus::Stopped(_, Signal::SIGTRAP)) => {}
             other => return Err(Unfit::Threads(format!("{what}: {other:?}"))),
         }
         let returned = ptrace::getregs(thread).map_err(kernel(what))?.rax.cast_signed();

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use rekindle_pager::address_map::{AddressMap, Origin};
 use rekindle_pager::{Layout, PAGE, PageLookup, PageRef, PageSource as _, pin};
-use rekindle_rewind::{Behind, Exchanged, Point, Surroundings, ToldCalls, Unfit};
+use rekindle_rewind::{Behind, Exchanged, Point, Surroundings, ToldCalls, Unfit, Waiting};
 use rekindle_wire::internal::VersionSpec;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinHandle};
 use tracing::Span;
 
 use super::counted::ByteCounts;
@@ -35,6 +36,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 const AGE_MAX: Duration = Duration::from_secs(60);
 /// The same for a server of the function's own. It closes connections that have been idle for two seconds, or longer.
 const AGE_OF_SERVER_MAX: Duration = Duration::from_secs(1);
+/// How long a copy may be traced.
+const TRACED_MAX: Duration = Duration::from_secs(3);
 /// Memory that a worker keeps for all points, in MiB.
 const ROOM: usize = 512;
 /// The sandbox's own process.
@@ -139,7 +142,7 @@ impl Resetter {
         let saved = loop {
             let (resetter, of, copy) = (Arc::clone(self), Arc::clone(instance), Arc::clone(running));
             let saving = tokio::task::spawn_blocking(move || resetter.save(&of.spec, &copy));
-            match saving.await {
+            match in_time(saving, &running.sandbox).await {
                 Ok(Err(Unfit::Busy(_))) if rest.may_come().await => {}
                 Ok(saved) => break saved,
                 Err(e) => break Err(Unfit::Filter(Box::new(Unfit::Last(e.to_string())))),
@@ -249,7 +252,8 @@ impl Resetter {
             *copy.reset.lock() = Some(reset);
             Ok(written)
         });
-        let reset = resetting.await.unwrap_or_else(|e| Err(Unfit::Last(e.to_string())));
+        let reset = in_time(resetting, &running.sandbox).await;
+        let reset = reset.unwrap_or_else(|e| Err(Unfit::Last(e.to_string())));
         if reset.is_ok() {
             running.is_put_back();
         }
@@ -273,6 +277,18 @@ impl Resetter {
             reset.room.merge(self.take_room(lacks)?);
         }
         Ok(written)
+    }
+}
+
+/// Waits for what was begun on a copy. Kills the copy if it takes too long: nothing holds up whoever traces it then.
+async fn in_time<T>(mut begun: JoinHandle<T>, sandbox: &Sandbox) -> Result<T, JoinError> {
+    match tokio::time::timeout(TRACED_MAX, &mut begun).await {
+        Ok(done) => done,
+        Err(_) => {
+            tracing::error!("a copy is killed: it could not be looked at in time");
+            sandbox.kill();
+            begun.await
+        }
     }
 }
 
@@ -326,9 +342,10 @@ fn watch(told: Arc<ToldCalls>, sandbox: &Arc<Sandbox>) -> Result<(), Unfit> {
 async fn let_all_go(told: &AsyncFd<Arc<ToldCalls>>) -> io::Result<()> {
     loop {
         let mut ready = told.readable().await?;
-        if !told.get_ref().let_go()? {
-            return Ok(());
+        match told.get_ref().let_go()? {
+            Waiting::Nothing => ready.clear_ready(),
+            Waiting::More => tokio::task::yield_now().await,
+            Waiting::Ended => return Ok(()),
         }
-        ready.clear_ready();
     }
 }
