@@ -44,7 +44,7 @@ pub use told::{ToldCalls, Waiting};
 
 use crate::descriptors::Descriptors;
 use crate::error::kernel;
-use crate::mappings::{Mappings, read_again};
+use crate::mappings::{Mappings, Wiped, read_again};
 use crate::pages::Pages;
 use crate::tracee::{Caller, RseqArea, Thread, Tracee};
 
@@ -94,6 +94,7 @@ pub struct Point {
     pid: Pid,
     threads: Vec<Thread>,
     mappings: Mappings,
+    wiped: Wiped,
     program_break: u64,
     pages: Pages,
     descriptors: Descriptors,
@@ -186,12 +187,13 @@ impl Point {
         let put = filter.put_on(&tracee, &caller, &descriptors);
         // The first thread has made calls.
         let set = tracee.set_state(&threads);
-        let (told, program_break) = put?;
         set.map_err(|e| Unfit::Filter(Box::new(e)))?;
+        let (told, program_break) = put?;
         let told = Arc::new(ToldCalls::new(told));
         let point = Self {
             pid,
             mappings,
+            wiped,
             program_break,
             pages,
             descriptors,
@@ -258,6 +260,7 @@ impl Point {
                 return Err(Unfit::Memory("its mappings cannot be made as they were".to_owned()));
             }
         }
+        self.wiped.mark(tracee, &caller)?;
         // Where the heap ends is in no mapping, if its end was unmapped.
         if caller.call("ask for the end of the heap", libc::SYS_brk, &[0])? != self.program_break {
             return Err(Unfit::Memory("its heap ends elsewhere".to_owned()));

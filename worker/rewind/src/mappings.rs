@@ -4,10 +4,8 @@ use std::io;
 use std::ops::Range;
 
 use crate::error::{Unfit, kernel};
-use crate::tracee::Caller;
+use crate::tracee::{Caller, Tracee};
 
-/// Flags of a mapping that `/proc/PID/maps` does not show: locked, not forked, wiped by a fork.
-const LOST: [&str; 3] = ["lo", "dc", "wf"];
 /// Calls that are made to put mappings back.
 const CALLS_MAX: usize = 256;
 
@@ -137,12 +135,43 @@ impl Mappings {
     }
 }
 
-/// Addresses of memory that a fork would empty, and that the kernel may drop: keys lie there.
+/// Memory that must be empty in a copy: keys lie there.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wiped {
+    /// What a fork empties (`MADV_WIPEONFORK`).
+    by_fork: Vec<Range<u64>>,
+    /// What the kernel may drop (`MAP_DROPPABLE`).
+    by_kernel: Vec<Range<u64>>,
+}
+
+impl Wiped {
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        self.by_fork
+            .iter()
+            .chain(&self.by_kernel)
+            .any(|range| range.contains(&address))
+    }
+
+    /// Has forks empty it, also if it was mapped anew, which nothing shows.
+    pub(crate) fn mark(&self, tracee: &Tracee, caller: &Caller<'_>) -> Result<(), Unfit> {
+        if self.by_fork.is_empty() {
+            return Ok(());
+        }
+        tracee.suspend_filters(true)?;
+        for range in &self.by_fork {
+            let arguments = [range.start, range.end - range.start, libc::MADV_WIPEONFORK as u64];
+            caller.call("have forks empty it", libc::SYS_madvise, &arguments)?;
+        }
+        tracee.suspend_filters(false)
+    }
+}
+
+/// Looks for memory that a fork would empty, and that the kernel may drop.
 ///
 /// # Errors
-/// Returns an error for memory that is shared and can be written, and for huge pages.
-pub(crate) fn wiped(smaps: &str) -> Result<Vec<Range<u64>>, Unfit> {
-    let (mut wiped, mut range) = (Vec::new(), 0..0);
+/// Returns an error for memory that is shared and can be written, for locked memory, and for huge pages.
+pub(crate) fn wiped(smaps: &str) -> Result<Wiped, Unfit> {
+    let (mut wiped, mut range) = (Wiped::default(), 0..0);
     for line in smaps.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |flag| flags.split_ascii_whitespace().any(|has| has == flag);
@@ -155,15 +184,14 @@ pub(crate) fn wiped(smaps: &str) -> Result<Vec<Range<u64>>, Unfit> {
             if has("ht") {
                 return Err(Unfit::Memory(format!("{:#x} has huge pages of a pool", range.start)));
             }
-            // Made anew at the same place, it would lack these, and read the same. The pager hears of what is its own.
-            if !has("um") && LOST.into_iter().any(has) {
-                return Err(Unfit::Memory(format!(
-                    "{:#x} has flags that nothing shows",
-                    range.start
-                )));
+            if has("lo") {
+                return Err(Unfit::Memory(format!("{:#x} is locked", range.start)));
             }
-            if has("wf") || has("dp") {
-                wiped.push(range.clone());
+            if has("wf") {
+                wiped.by_fork.push(range.clone());
+            }
+            if has("dp") {
+                wiped.by_kernel.push(range.clone());
             }
         } else if let Some((start, end)) = line.split_once(' ').and_then(|(range, _)| range.split_once('-'))
             && let (Some(start), Some(end)) = (address(start), address(end))
@@ -243,11 +271,12 @@ mod tests {
 
     #[test]
     fn memory_that_is_wiped_is_found_and_shared_memory_refused() {
-        let smaps = "1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr mr mw me um wf \n\
+        let smaps = "1000-2000 rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr mr mw me wf \n\
                      2000-3000 rw-p 00000000 00:00 0 \nVmFlags: rd wr mr mw me \n\
                      3000-4000 rw-p 00000000 00:00 0 \nVmFlags: rd wr mr mw me dp \n";
-        assert_eq!(wiped(smaps).unwrap(), [0x1000..0x2000, 0x3000..0x4000]);
-        assert!(wiped("1000-2000 rw-p 00000000 00:00 0\nVmFlags: rd wr mr mw me wf\n").is_err());
+        let wiped_here = wiped(smaps).unwrap();
+        assert!([0x1000, 0x3fff].into_iter().all(|at| wiped_here.contains(at)) && !wiped_here.contains(0x2000));
+        assert!(wiped("1000-2000 rw-p 00000000 00:00 0\nVmFlags: rd wr mr mw me lo\n").is_err());
         assert!(wiped("1000-2000 rw-s 00000000 00:01 5 /dev/shm/x\nVmFlags: rd wr sh mr mw me\n").is_err());
         assert!(wiped("1000-2000 r--s 00000000 00:01 5 /usr/lib/x\nVmFlags: rd sh mr me\n").is_ok());
     }

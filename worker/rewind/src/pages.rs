@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use rekindle_pager::PAGE;
 
 use crate::error::{Unfit, kernel};
-use crate::mappings::Mappings;
+use crate::mappings::{Mappings, Wiped};
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`, of Linux 6.7.
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
@@ -97,7 +97,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// Reads these ranges of a process's memory. What lies in `wiped` is zero from then on.
-    pub(crate) fn read(memory: &File, own: &[Range<u64>], wiped: &[Range<u64>]) -> Result<Self, Unfit> {
+    pub(crate) fn read(memory: &File, own: &[Range<u64>], wiped: &Wiped) -> Result<Self, Unfit> {
         let count: u64 = own.iter().map(|range| (range.end - range.start) / PAGE).sum();
         if count > PAGES_MAX as u64 {
             return Err(Unfit::Memory(format!("{count} pages of its own are too many")));
@@ -110,7 +110,7 @@ impl Pages {
                 .read_exact_at(&mut pages.contents[at..], range.start)
                 .map_err(kernel("read its memory"))?;
             for (index, address) in (range.start..range.end).step_by(SIZE).enumerate() {
-                let is_wiped = wiped.iter().any(|wiped| wiped.contains(&address));
+                let is_wiped = wiped.contains(address);
                 pages.pages.push((address, (!is_wiped).then_some(at + index * SIZE)));
             }
         }

@@ -319,10 +319,6 @@ fn what_cannot_be_saved_is_refused() {
         ("os.write(outer, bytes(5000))", "descriptors"),
         ("big = b'x' * (64 << 20)", "memory"),
         (
-            "keys = mmap.mmap(-1, 8192, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); keys.madvise(18)",
-            "memory",
-        ),
-        (
             "signal.pthread_sigmask(0, [10]); signal.pthread_kill(threading.main_thread().ident, 10)",
             "signals",
         ),
@@ -359,6 +355,29 @@ fn what_lies_in_a_pipe_may_stay_there() {
     back(&mut point, &process).unwrap();
     process.run("os.write(outer, os.read(inner, 4)[::-1])");
     assert_eq!(back(&mut point, &process).unwrap_err().kind(), "descriptors");
+}
+
+#[test]
+fn memory_that_a_fork_wipes_is_empty_and_stays_so() {
+    let process = Process::start(
+        "libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p; \
+         at = libc.mmap(None, ctypes.c_size_t(4096), 3, 0x22, -1, 0); \
+         libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(4096), 18); ctypes.memmove(at, b'key', 3)",
+    );
+    let flags = "[l for l in open('/proc/self/smaps').read().split('VmFlags')[\
+                 [i for i, l in enumerate(open('/proc/self/smaps').read().split('VmFlags')) \
+                 if f'{at:x}-' in l][0] + 1].split('\\n')][0]";
+    let mut point = process.save().unwrap();
+    assert_eq!(process.run("ctypes.string_at(at, 3)"), "b'key'");
+    back(&mut point, &process).unwrap();
+    assert_eq!(process.run("ctypes.string_at(at, 3)"), r"b'\x00\x00\x00'");
+    // Mapped anew, it is wiped no more.
+    let anew = "libc.mmap(ctypes.c_void_p(at), ctypes.c_size_t(4096), 3, 0x32, -1, 0) == at";
+    assert_eq!(process.run(anew), "True");
+    assert!(!process.run(flags).contains(" wf"));
+    back(&mut point, &process).unwrap();
+    let now = process.run(flags);
+    assert!(now.contains(" wf"), "{now}");
 }
 
 #[test]
