@@ -276,8 +276,8 @@ fn what_cannot_be_undone_makes_a_process_unfit() {
         ),
         // Mappings in too many places.
         (
-            "areas = [mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 1 + 2 * (i % 2)) for i in range(2000)]; \
-             del areas[0:1000:2]",
+            "areas = [mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 1 + 2 * (i % 2)) \
+             for i in range(2000)]; del areas[0:1000:2]",
             "memory",
         ),
         // Memory that was there is somewhere else.

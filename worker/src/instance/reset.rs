@@ -143,7 +143,8 @@ impl Resetter {
             let (resetter, of, copy) = (Arc::clone(self), Arc::clone(instance), Arc::clone(running));
             let saving = tokio::task::spawn_blocking(move || resetter.save(&of.spec, &copy));
             match in_time(saving, &running.sandbox).await {
-                Ok(Err(Unfit::Busy(_))) if rest.may_come().await => {}
+                // What it has open may be on its way out: its restorer's, or the snapshot's last connection.
+                Ok(Err(Unfit::Busy(_) | Unfit::Descriptors(_))) if rest.may_come().await => {}
                 Ok(saved) => break saved,
                 Err(e) => break Err(Unfit::Filter(Box::new(Unfit::Last(e.to_string())))),
             }
