@@ -269,9 +269,10 @@ fn what_cannot_be_undone_makes_a_process_unfit() {
         ),
         // The kernel's own code.
         (
-            "at, end = [int(x, 16) for l in open('/proc/self/maps') if '[vdso]' in l for x in l.split()[0].split('-')]; \
-             c = ctypes.CDLL(None); c.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(end - at), 3); \
-             ctypes.memset(end - 1, 0, 1); c.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(end - at), 5)",
+            "at, end = [int(x, 16) for l in open('/proc/self/maps') if '[vdso]' in l \
+             for x in l.split()[0].split('-')]; c = ctypes.CDLL(None); \
+             c.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(end - at), 3); ctypes.memset(end - 1, 0, 1); \
+             c.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(end - at), 5)",
             "memory",
         ),
         // Mappings in too many places.
