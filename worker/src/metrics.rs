@@ -75,8 +75,8 @@ const FRESH_COPIES: Desc = Desc::new(
     "rekindle.fresh.copies",
     "{copy}",
     &["by", "unfit"],
-    "Copies that instances of functions with `fresh` got for the next invocation: by a `reset` of the one that had \
-     served, or by another `restore`, and why that was no reset.",
+    "Copies that instances of functions with `fresh` got for the next invocation: by a `reset` of the last one, or \
+     by another `restore`, and why.",
 );
 const GENERATORS: Desc = Desc::new(
     "rekindle.restore.generators",

@@ -7,11 +7,14 @@ use std::time::Duration;
 use axum::body::Body;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rekindle_relay::{ConnectionPool, HeadLimits, Http2Connections, KeepAlive, Reply, SendError, StreamLimits};
+use rekindle_relay::{
+    ConnectionPool, HeadLimits, Http2Connections, KeepAlive, Reply, SendError, StreamLimits, WatchedStream,
+};
 use rekindle_wire::function_config::{FunctionConfig, Protocol};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::counted::{ByteCounts, CountedStream};
+use super::counted::{ByteCounter, ByteCounts};
 use crate::host::sandbox::Sandbox;
 
 /// Where the platform's own requests go. Frameworks check the host, and most allow this one.
@@ -87,10 +90,11 @@ impl FunctionClient {
         }
     }
 
-    async fn connect(&self) -> io::Result<TokioIo<CountedStream>> {
-        let (stream, counts) = CountedStream::new(self.sandbox.connect(self.port).await?);
-        *self.last.lock() = counts;
-        Ok(TokioIo::new(stream))
+    async fn connect(&self) -> io::Result<TokioIo<WatchedStream<TcpStream, ByteCounter>>> {
+        let stream = self.sandbox.connect(self.port).await?;
+        let counts = Arc::<ByteCounts>::default();
+        *self.last.lock() = Arc::clone(&counts);
+        Ok(TokioIo::new(WatchedStream::new(stream, ByteCounter(counts))))
     }
 
     /// Returns whether each request has a connection to itself, as long as it lasts.

@@ -1,8 +1,8 @@
 //! Renews the instances of functions with `fresh`: each request gets a copy of the snapshot that has served none.
 //!
 //! ```text
-//! request leaves ──> the used copy is put back (`reset`) ────────────────────> Ready
-//!                └─> or it is killed, and another one is restored ──> Ready
+//! request leaves ──> the used copy is put back (`reset`) ──> Ready
+//!                └─> or it is killed ──> another is restored ──> Ready
 //! next request   ──> waits for that, if it comes sooner
 //! ```
 //!
