@@ -211,7 +211,8 @@ impl DumpingCriu {
         let archive = File::create(&archive).map_err(|e| DumpError::Directory(archive, e))?;
         let archive = OwnedFd::from(archive);
         let started = Instant::now();
-        let quiesced = QuiescedFunction::of(cgroup, sandbox, runtime)?;
+        let goes_on = matches!(dump.after, AfterDump::Run);
+        let quiesced = QuiescedFunction::of(cgroup, sandbox, goes_on, runtime)?;
         self.watched.give(sandbox.init_pid(), &self.dir)?;
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
         let order = DumpOrder {
@@ -232,7 +233,6 @@ impl DumpingCriu {
             let open_files = open_files::of(sandbox.init_pid(), cgroup)?;
             Ok::<_, StageError>((saved, (connections, open_files), link_names::of(&verified), look()))
         });
-        let goes_on = matches!(dump.after, AfterDump::Run);
         let (mut seized, mut done) = (false, None);
         let dumped = self.dumper.session.dump(&order, |stage| {
             match stage {

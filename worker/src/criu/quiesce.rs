@@ -27,6 +27,8 @@ use crate::host::sandbox::{Sandbox, SandboxError};
 /// Number of attempts, and the pause between them, for a function that is about to start a program.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(4);
+/// Number of attempts to stop a function that is not about to move: a thread that reads from a busy disk stops late.
+const FREEZES: u32 = 5;
 
 /// Why a function cannot be checkpointed in its present state.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +73,18 @@ pub(crate) struct QuiescedFunction {
 
 impl QuiescedFunction {
     /// Freezes the function, with no process that a checkpoint would miss. Blocks for a millisecond, or up to some
-    /// seconds if processes do not stop.
+    /// seconds if processes do not stop: ten if it `goes_on` after its checkpoint, two if it moves.
     ///
     /// # Errors
     /// See [`QuiesceError`]; the function then keeps running.
-    pub(crate) fn of(cgroup: &Arc<Cgroup>, sandbox: &Arc<Sandbox>, runtime: &Handle) -> Result<Self, QuiesceError> {
+    pub(crate) fn of(
+        cgroup: &Arc<Cgroup>,
+        sandbox: &Arc<Sandbox>,
+        goes_on: bool,
+        runtime: &Handle,
+    ) -> Result<Self, QuiesceError> {
         let mut tries = 0;
+        let mut freezes = if goes_on { FREEZES } else { 1 };
         loop {
             // Checked first: a process that the freezer holds looks like one that sleeps.
             let stopped = some_are_stopped(cgroup);
@@ -89,6 +97,10 @@ impl QuiescedFunction {
                     });
                 }
                 Err(QuiesceError::Strays(e)) if e.is_passing() && tries < TRIES => {}
+                Err(QuiesceError::Freeze(e @ FreezeError::StillRunning { .. })) if freezes > 1 => {
+                    tracing::info!(group = cgroup.name(), error = %e, "a function does not stop yet");
+                    freezes -= 1;
+                }
                 Err(e) => return Err(e),
             }
             tries += 1;

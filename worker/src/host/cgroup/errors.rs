@@ -93,12 +93,14 @@ pub enum DeviceError {
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
     /// They did not stop in time, and keep running.
-    #[error("processes still run after {limit:?}, says {}", .path.display())]
+    #[error("processes still run after {limit:?}, says {}: {threads}", .path.display())]
     StillRunning {
         /// The control file.
         path: PathBuf,
         /// How long the call waited.
         limit: Duration,
+        /// What their threads did then.
+        threads: String,
     },
     /// A file failed.
     #[error("freeze")]

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use layout::{Layout, PROCS, remove_directory};
 use limits::DiskLimit;
+use procfs::process::Process;
 use spare::Spares;
 
 pub use errors::{CreateError, DetectError, DeviceError, DiskError, FreezeError, KillError};
@@ -50,6 +51,8 @@ pub const PARENT: &str = "rekindle";
 
 /// How long [`Cgroup::freeze`] waits at most.
 pub const FREEZE_LIMIT: Duration = Duration::from_secs(2);
+/// The most threads that an error tells of.
+const THREADS_TOLD: usize = 16;
 /// How long [`Cgroup::kill`] waits at most for the processes to be gone.
 pub const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How long [`Cgroup::remove`] tries at most.
@@ -96,13 +99,30 @@ fn until_frozen(
         Some(e) => Err(FreezeError::File(e)),
         None if frozen => Ok(()),
         None => {
+            let threads = threads_of(&file.with_file_name(PROCS));
             thaw()?;
             Err(FreezeError::StillRunning {
                 path: file,
                 limit: FREEZE_LIMIT,
+                threads,
             })
         }
     }
+}
+
+/// What the first threads of a group do, as `NAME (STATE, KERNEL FUNCTION)`. Those that are frozen are in a refrigerator
+/// or where they waited before.
+fn threads_of(procs: &Path) -> String {
+    let processes = files::read_pids(procs).unwrap_or_default();
+    let processes = processes.into_iter().filter_map(|pid| Process::new(pid).ok());
+    let threads = processes.filter_map(|process| process.tasks().ok()).flatten().flatten();
+    let told = threads.filter_map(|thread| {
+        let stat = thread.stat().ok()?;
+        let waits = std::fs::read_to_string(format!("/proc/{}/task/{}/wchan", thread.pid, thread.tid));
+        let waits = waits.unwrap_or_default();
+        Some(format!("{} ({}, {waits})", stat.comm, stat.state))
+    });
+    told.take(THREADS_TOLD).collect::<Vec<_>>().join(", ")
 }
 
 fn usable(name: &str) -> bool {

@@ -156,8 +156,14 @@ fn processes_that_do_not_freeze_are_thawed_and_told_of() {
         "populated 1\nfrozen 0\n",
     )
     .unwrap();
+    let mut sleeper = Command::new("sleep").arg("100").spawn().unwrap();
+    let procs = root.path().join("rekindle/i-1/function/cgroup.procs");
+    fs::write(procs, format!("{}\n", sleeper.id())).unwrap();
     let error = group.freeze().unwrap_err();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
     assert!(matches!(error, FreezeError::StillRunning { .. }), "{error}");
+    assert!(error.to_string().contains("cgroup.events: sleep (S, "), "{error}");
     assert_eq!(content(&root, "rekindle/i-1/function/cgroup.freeze"), "0");
 }
 
