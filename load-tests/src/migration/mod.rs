@@ -1,7 +1,8 @@
 //! `rekindle-bench migration`: how long an instance is paused when it moves between two workers, for several sizes,
 //! with little or all of its memory written. It also measures what a client notices that sends a request every
 //! millisecond, and whether a request fails under constant load. Both workers are on this machine and share its
-//! processors: what they do at the same time takes longer than on two hosts.
+//! processors: what they do at the same time takes longer than on two hosts. Moves whose processes CRIU restores are
+//! measured beside it.
 
 mod clients;
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use http::Method;
 use rekindle_testkit::{Client, Cluster, Folder};
-use rekindle_wire::api::Migration;
+use rekindle_wire::api::{Migration, RestoredBy};
 use rekindle_wire::headers::FORCE_START;
 use serde::Deserialize;
 
@@ -47,6 +48,14 @@ pub(crate) struct MigrationArgs {
     rounds: usize,
 }
 
+/// Titles of the tables of moves while one client asks, by restore programs and by CRIU.
+const MOVES: &str = "Moves, while one client asks every millisecond";
+const BY_CRIU: &str = "The same moves, where CRIU restores";
+/// Those of moves and copies under constant load.
+const LOADED: &str = "Moves under constant load";
+const COPIES: &str = "Copies under the same load, the original going on";
+/// The workers' setting that has CRIU restore.
+const CRIU: &str = "criu";
 /// Title of the tables about the whole.
 const WHOLE: &str = "The whole";
 
@@ -56,11 +65,12 @@ struct Said {
     crc32: Option<u64>,
 }
 
-/// A size, mostly clean or all written.
+/// A size, mostly clean or all written, and the workers' setting of what restores it.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     mib: u32,
     written: bool,
+    restorer: &'static str,
 }
 
 impl Case {
@@ -75,17 +85,26 @@ impl Case {
 pub(crate) async fn run(args: &Args, migration: &MigrationArgs) -> Result<Record> {
     let mut record = Record::begin("migration");
     record.fact("constant load", format!("{LOAD} clients"));
-    let (cluster, _store) = platform::cluster(args, &[])?;
-    record.program = Some(cluster.program());
-    for mib in &migration.sizes {
-        deploy(&cluster, *mib)?;
-        for written in [false, true] {
-            let case = Case { mib: *mib, written };
-            eprintln!("{case:?}");
-            let measured = measure(&mut record, &cluster, case, migration.rounds).await;
-            measured.with_context(|| cluster.log_tail(20))?;
+    for restorer in ["auto", CRIU] {
+        let (cluster, _store) = platform::cluster(args, &[("FN_RESTORER", restorer)])?;
+        record.program = Some(cluster.program());
+        for mib in &migration.sizes {
+            deploy(&cluster, *mib)?;
+            for written in [false, true] {
+                let case = Case {
+                    mib: *mib,
+                    written,
+                    restorer,
+                };
+                eprintln!("{case:?}");
+                let measured = match restorer {
+                    CRIU => by_criu(&mut record, &cluster, case, migration.rounds).await,
+                    _ => measure(&mut record, &cluster, case, migration.rounds).await,
+                };
+                measured.with_context(|| cluster.log_tail(20))?;
+            }
+            cluster.delete(FUNCTION)?;
         }
-        cluster.delete(FUNCTION)?;
     }
     Ok(record)
 }
@@ -98,7 +117,8 @@ fn deploy(cluster: &Cluster, mib: u32) -> Result<()> {
     cluster.deployed(&folder).map(drop)
 }
 
-async fn measure(record: &mut Record, cluster: &Cluster, case: Case, rounds: usize) -> Result<()> {
+/// Starts the instance. Returns what it says of itself before and after it has written.
+async fn begin(record: &Record, cluster: &Cluster, case: Case) -> Result<(Said, Said)> {
     cluster.remove_instances()?;
     let authorization = format!("Bearer {}", cluster.key());
     let fresh = [("authorization", authorization.as_str()), (FORCE_START, "restored")];
@@ -106,20 +126,27 @@ async fn measure(record: &mut Record, cluster: &Cluster, case: Case, rounds: usi
     let before = said(cluster, if case.written { "/write" } else { "/digest" }, &[]).await?;
     // Both hosts have had the instance once: no first fetch of the function's files is measured.
     for _ in 0..2 {
-        migrate(&mut record.clone(), cluster, 0, &case.row("warm-up"), Kind::Move).await?;
+        migrate(&mut record.clone(), cluster, 0, (case, "warm-up"), Kind::Move).await?;
     }
-    let (moves, loaded) = (
-        case.row("Moves, while one client asks every millisecond"),
-        case.row("Moves under constant load"),
-    );
-    let (copies, whole) = (
-        case.row("Copies under the same load, the original going on"),
-        case.row(WHOLE),
-    );
+    Ok((first, before))
+}
+
+/// Moves it with one client, where CRIU restores it.
+async fn by_criu(record: &mut Record, cluster: &Cluster, case: Case, rounds: usize) -> Result<()> {
+    begin(record, cluster, case).await?;
+    for _ in 0..2 * rounds {
+        migrate(record, cluster, 1, (case, BY_CRIU), Kind::Move).await?;
+    }
+    Ok(())
+}
+
+async fn measure(record: &mut Record, cluster: &Cluster, case: Case, rounds: usize) -> Result<()> {
+    let (first, before) = begin(record, cluster, case).await?;
+    let whole = case.row(WHOLE);
     for _ in 0..rounds {
         let started = Instant::now();
         for _ in 0..2 {
-            migrate(record, cluster, 1, &moves, Kind::Move).await?;
+            migrate(record, cluster, 1, (case, MOVES), Kind::Move).await?;
         }
         let there_and_back = ms_since(started) - 4.0 * CALM.as_secs_f64() * 1e3;
         record.push(&whole, "there and back", "ms", there_and_back);
@@ -127,12 +154,12 @@ async fn measure(record: &mut Record, cluster: &Cluster, case: Case, rounds: usi
     }
     let (mut requests, mut failed) = (0, 0);
     for _ in 0..rounds {
-        for (row, kind) in [(&loaded, Kind::Move), (&copies, Kind::Copy)] {
-            let asked = migrate(record, cluster, LOAD, row, kind).await?;
+        for (table, kind) in [(LOADED, Kind::Move), (COPIES, Kind::Copy)] {
+            let asked = migrate(record, cluster, LOAD, (case, table), kind).await?;
             requests += asked.len();
             for why in asked.into_iter().filter_map(|a| a.failed) {
                 failed += 1;
-                record.series(row, "pause", "ms").errors.push(why);
+                record.series(&case.row(table), "pause", "ms").errors.push(why);
             }
         }
     }
@@ -169,9 +196,10 @@ async fn migrate(
     record: &mut Record,
     cluster: &Cluster,
     clients: usize,
-    row: &Row,
+    (case, table): (Case, &str),
     kind: Kind,
 ) -> Result<Vec<clients::Asked>> {
+    let row = &case.row(table);
     let clients = Clients::start(clients, platform::address(cluster)?, &format!("/function/{FUNCTION}/"));
     let instances = cluster.instances_of(FUNCTION);
     let [instance] = &instances[..] else {
@@ -211,6 +239,12 @@ async fn migrate(
     let during = asked.iter().filter(|a| a.at < ended && a.at + a.took > began);
     let client = during.map(|a| a.took.as_secs_f64() * 1e3).fold(0.0, f64::max);
     let times = &moved.phases;
+    let by_criu = matches!(times.restored_by, Some(RestoredBy::Criu { .. }));
+    ensure!(
+        by_criu == (case.restorer == CRIU),
+        "another restorer than was measured: {:?}",
+        times.restored_by
+    );
     for (name, unit, value) in [
         // As the source saw it.
         ("pause", "ms", times.pause_ms),
