@@ -332,7 +332,7 @@ fn an_end_of_the_heap_that_no_mapping_shows_makes_a_process_unfit() {
 fn what_cannot_be_saved_is_refused() {
     for (before, kind) in [
         ("signal.setitimer(signal.ITIMER_REAL, 1000)", "timers"),
-        ("os.fork() or time.sleep(100)", "threads"),
+        ("os.fork() or (time.sleep(100), os._exit(0))", "threads"),
         ("shared = mmap.mmap(-1, 4096)", "memory"),
         ("other = open('/tmp/rewind-written', 'a')", "descriptors"),
         (
