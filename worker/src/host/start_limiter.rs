@@ -25,7 +25,7 @@ pub const KEEP: Duration = Duration::from_secs(1);
 
 /// Interval between checks whether nothing starts.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How long after a start the processors are left to its first response.
+/// How long after a start or an arrival the processors are left to its first response.
 const ANSWERS_IN: Duration = Duration::from_millis(10);
 
 /// The start limiter of a host.
@@ -35,8 +35,14 @@ pub struct StartLimiter {
     waiting: AtomicUsize,
     starting: AtomicUsize,
     last_ended: Mutex<Option<Instant>>,
+    arriving: AtomicUsize,
+    last_arrived: Mutex<Option<Instant>>,
     limit: Duration,
 }
+
+/// An instance that moves here: it stands still meanwhile. Its drop says that it runs or will not.
+#[derive(Debug)]
+pub struct Arrival(Arc<StartLimiter>);
 
 /// Permits one start. It ends on drop.
 #[derive(Debug)]
@@ -177,6 +183,8 @@ impl StartLimiter {
             waiting: AtomicUsize::new(0),
             starting: AtomicUsize::new(0),
             last_ended: Mutex::default(),
+            arriving: AtomicUsize::new(0),
+            last_arrived: Mutex::default(),
             limit: WAIT_LIMIT,
         }
     }
@@ -218,9 +226,14 @@ impl StartLimiter {
         StartInProgress(self)
     }
 
+    /// Records that an instance moves here, until the returned guard is dropped.
+    pub fn arriving(self: &Arc<Self>) -> Arrival {
+        self.arriving.fetch_add(1, Ordering::Relaxed);
+        Arrival(Arc::clone(self))
+    }
+
     fn is_calm(&self) -> bool {
-        let answers = || self.last_ended.lock().is_some_and(|ended| ended.elapsed() < ANSWERS_IN);
-        self.running() == 0 && self.starting.load(Ordering::Relaxed) == 0 && !answers()
+        self.running() == 0 && self.starting.load(Ordering::Relaxed) == 0 && !answers(&self.last_ended)
     }
 
     /// Waits up to `limit` for a moment without a start. For work that nobody waits for.
@@ -234,10 +247,11 @@ impl StartLimiter {
         let _ = tokio::time::timeout(limit, calm).await;
     }
 
-    /// Waits up to `limit` until no start waits for a permit. For work that later starts need.
+    /// Waits up to `limit` until no start waits for a permit and nothing moves here. For work that later starts need.
     pub async fn until_none_waits(&self, limit: Duration) {
+        let arrives = || self.arriving.load(Ordering::Relaxed) > 0 || answers(&self.last_arrived);
         let none = async {
-            while self.waiting() > 0 {
+            while self.waiting() > 0 || arrives() {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         };
@@ -247,6 +261,18 @@ impl StartLimiter {
     /// Returns how many starts wait for a permit.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether what ended then may still be about to answer for the first time.
+fn answers(ended: &Mutex<Option<Instant>>) -> bool {
+    ended.lock().is_some_and(|ended| ended.elapsed() < ANSWERS_IN)
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        *self.0.last_arrived.lock() = Some(Instant::now());
+        self.0.arriving.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -429,6 +455,19 @@ mod tests {
         drop(first);
         let _second = second.await;
         given_way.await;
+    }
+
+    #[tokio::test]
+    async fn what_gives_way_waits_for_what_arrives_and_for_its_first_answer() {
+        let limiter = Arc::new(StartLimiter::new(1));
+        let arrival = limiter.arriving();
+        let began = Instant::now();
+        limiter.until_none_waits(Duration::from_millis(30)).await;
+        assert!(began.elapsed() >= Duration::from_millis(30), "and not for ever");
+        let arrived = Instant::now();
+        drop(arrival);
+        limiter.until_none_waits(WAIT_LIMIT).await;
+        assert!((ANSWERS_IN..WAIT_LIMIT).contains(&arrived.elapsed()));
     }
 
     #[tokio::test]

@@ -24,6 +24,7 @@ use super::restore::{ArrivingProcesses, StoppedProcesses};
 use super::transfer::{PagePush, receive};
 use crate::errors::unavailable;
 use crate::host::sandbox::IsolatedProcess;
+use crate::host::start_limiter::Arrival;
 use crate::instance::hooks::{Hook, call_hook};
 use crate::instance::isolate::memory_limit;
 use crate::instance::{Instance, RunningInstance};
@@ -47,6 +48,7 @@ enum State {
         stopped: StoppedProcesses,
         written: Arc<WrittenPages>,
         by: RestoredBy,
+        arrival: Arrival,
     },
     Running,
     Failed,
@@ -56,6 +58,7 @@ enum State {
 pub(super) struct PreparedTarget {
     pub(super) isolated: IsolatedProcess,
     pub(super) base: Option<Arc<OpenSnapshot>>,
+    pub(super) arrival: Arrival,
 }
 
 impl MigrationTarget {
@@ -137,7 +140,11 @@ impl MigrationTarget {
     async fn restore(&self, prepared: PreparedTarget, bundle: Body) -> Result<HeldCopy, ApiError> {
         // The source's instance is stopped meanwhile.
         let _starting = self.host.start_limiter.starting();
-        let PreparedTarget { isolated, base } = prepared;
+        let PreparedTarget {
+            isolated,
+            base,
+            arrival,
+        } = prepared;
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let scratch = ScratchDir::make(self.host.criu.scratch(self.order.id.as_str()))
             .map_err(|e| failed("lay out the images")(&e))?;
@@ -185,6 +192,7 @@ impl MigrationTarget {
             stopped,
             written,
             by: by.clone(),
+            arrival,
         };
         Ok(HeldCopy {
             arrived_pages,
@@ -201,7 +209,13 @@ impl MigrationTarget {
             State::Held { .. } => Ok(state),
             other => Err(other),
         });
-        let Some(State::Held { stopped, written, by }) = taken else {
+        let Some(State::Held {
+            stopped,
+            written,
+            by,
+            arrival: _arrival,
+        }) = taken
+        else {
             return match self.state() {
                 // The same reply is given again.
                 TargetState::Running => Ok(TargetState::Running),

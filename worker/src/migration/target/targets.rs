@@ -120,6 +120,8 @@ impl MigrationTargets {
             let (snapshot, _) = opened.await.map_err(|e| unavailable("open the snapshot", &e))?;
             Ok::<_, ApiError>(Some(snapshot))
         };
+        // What is made for later would take the processors while it stands still.
+        let arrival = self.host.start_limiter.arriving();
         // The group does not have the instance's name: remains of the instance may still be here when it comes back.
         let (base, isolated) = tokio::join!(opening, self.host.isolator.isolate(&instance, order.id.as_str()));
         let (base, isolated) = (base?, isolated?);
@@ -137,7 +139,11 @@ impl MigrationTargets {
             order,
             instance,
             Arc::clone(&self.host),
-            PreparedTarget { isolated, base },
+            PreparedTarget {
+                isolated,
+                base,
+                arrival,
+            },
         );
         self.here.lock().insert(id.clone(), target);
         let targets = Arc::clone(self);
