@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rekindle_pager::address_map::AddressMap;
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef};
@@ -15,6 +17,10 @@ use super::images::ImagesOnDisk;
 use super::transfer::AHEAD;
 use crate::errors::unavailable;
 use crate::snapshots::OpenSnapshot;
+
+/// How long the first written pages are waited for before the processes run. Each page that comes later costs a fault.
+const FIRST_WAIT: Duration = Duration::from_millis(3);
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
 
 /// The memory of an arriving instance.
 pub(super) struct ArrivingMemory {
@@ -83,8 +89,12 @@ impl ArrivingMemory {
 }
 
 /// Returns the pages to fill before the processes run: those that have arrived, and those that restores of the snapshot
-/// want.
+/// want. Blocks for some milliseconds, until the first have arrived.
 pub(super) fn ahead(written: &WrittenPages, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
+    let (first, until) = (written.pages().min(AHEAD), Instant::now() + FIRST_WAIT);
+    while written.ready_run(0, first) < first && Instant::now() < until {
+        sleep(FIRST_PAUSE);
+    }
     // Pages that it wrote long ago come with the migration.
     let wanted = base.map(|base| base.begin().1);
     let mut pages: Vec<PageRef> = wanted.iter().flat_map(|ahead| ahead.iter().map(|a| a.page)).collect();
