@@ -110,8 +110,8 @@ fn until_frozen(
     }
 }
 
-/// What the first threads of a group do, as `NAME (STATE, KERNEL FUNCTION)`. Those that are frozen are in a refrigerator
-/// or where they waited before.
+/// What the first threads of a group do, as `NAME (STATE, KERNEL FUNCTION)`. Those that are frozen are in a
+/// refrigerator or where they waited before.
 fn threads_of(procs: &Path) -> String {
     let processes = files::read_pids(procs).unwrap_or_default();
     let processes = processes.into_iter().filter_map(|pid| Process::new(pid).ok());
