@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use rekindle_wire::Namespace;
 
@@ -76,6 +77,14 @@ Examples:
 Settings: FN_URL (the gateway, default http://127.0.0.1:8080), FN_CA (for https: its authority), FN_KEY (a key;
 else a login of `fn login`, or the platform's from <data>/admin.key or ~/.config/rekindle/key), FN_NAMESPACE, FN_DATA,
 FN_CACHE, FN_RUN, NO_COLOR.";
+
+/// The most seconds that a command waits: a year.
+const SECONDS_MAX: u64 = 365 * 24 * 3600;
+
+/// Parses how many seconds to wait.
+fn seconds() -> RangedU64ValueParser {
+    clap::value_parser!(u64).range(..=SECONDS_MAX)
+}
 
 /// Functions that restore instead of booting.
 #[derive(Debug, Parser)]

@@ -241,6 +241,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         instruction_sets,
         metrics: Arc::clone(&metrics),
     });
+    let resetter = Resetter::new(&metrics);
     let starter = Arc::new(Starter {
         instances: Arc::clone(&instances),
         logs: Arc::clone(&logs),
@@ -268,7 +269,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         booter,
         snapshots: Arc::clone(&snapshots),
         damage: Arc::clone(&damage),
-        resetter: Resetter::new(&metrics),
+        resetter: Arc::clone(&resetter),
         supervisor: Arc::clone(&supervisor),
         metrics: Arc::clone(&metrics),
     });
@@ -327,6 +328,7 @@ pub(crate) async fn start(mut config: WorkerConfig, scheduler: Transport) -> Res
         instances: Arc::downgrade(&instances),
         pool: Arc::downgrade(&pool),
         start_limiter: Arc::downgrade(&start_limiter),
+        resetter: Arc::downgrade(&resetter),
         snapshots: Arc::downgrade(&snapshots),
         layers: Arc::downgrade(&layers),
         idle: Arc::downgrade(&idle),

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use rekindle_wire::CallId;
 use rekindle_wire::asynchronous::CallState;
 
-use super::{FunctionArg, Listing};
+use super::{FunctionArg, Listing, seconds};
 
 /// `fn async`.
 #[derive(Debug, Clone, Args)]
@@ -74,7 +74,7 @@ pub(crate) enum AsyncCommand {
         /// The call's id.
         id: CallId,
         /// How long to wait for its end.
-        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = seconds())]
         wait: u64,
     },
     /// Queue dead letters again.

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use rekindle_identity::Role;
 use rekindle_wire::function_config::parse_duration;
 
-use super::{Listing, PlatformDirs};
+use super::{Listing, PlatformDirs, seconds};
 
 /// `fn cluster`.
 #[derive(Debug, Clone, Args)]
@@ -127,7 +127,7 @@ pub(crate) struct DrainArgs {
     #[arg(long)]
     pub(crate) wait: bool,
     /// How long to wait.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "wait")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "wait", value_parser = seconds())]
     pub(crate) limit: u64,
     #[command(flatten)]
     pub(crate) listing: Listing,

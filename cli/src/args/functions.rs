@@ -10,7 +10,7 @@ use rekindle_wire::api::{CanarySteps, STEP_MAX_S};
 use rekindle_wire::function_config::{Base, Runtime, parse_duration};
 use rekindle_wire::internal::BUILD_TOOLS;
 
-use super::{FunctionArg, Listing, PlatformDirs, S3Args, VersionArg};
+use super::{FunctionArg, Listing, PlatformDirs, S3Args, VersionArg, seconds};
 
 /// What `fn init` makes a function for: a runtime, and a version of it if one is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(crate) struct DeployArgs {
     #[arg(long, conflicts_with_all = ["force", "no_traffic", "canary", "wait"])]
     pub(crate) dry_run: bool,
     /// How long to wait until it is live; by default 900 plus twice the function's boot_timeout, and a canary's steps.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds())]
     pub(crate) wait: Option<u64>,
     /// Print the live version as JSON.
     #[arg(long)]
@@ -207,7 +207,7 @@ pub(crate) struct InvokeArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// How long to wait for the response.
-    #[arg(long, value_name = "SECONDS", default_value_t = 960)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 960, value_parser = seconds())]
     pub(crate) wait: u64,
 }
 

@@ -8,7 +8,7 @@ use rekindle_identity::Token;
 
 use super::{
     BuildArgs, CallerArgs, CodecArgs, DefaultQuotaArgs, EgressArgs, HttpsArgs, OfferArgs, PlatformDirs, RetentionArgs,
-    RoomArgs, S3Args,
+    RoomArgs, S3Args, seconds,
 };
 
 /// The key for secrets in the scheduler's database.
@@ -123,7 +123,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "PATH", env = "FN_CRIU")]
     pub(crate) criu: Option<PathBuf>,
     /// How long to wait for the platform to be ready.
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = seconds())]
     pub(crate) wait: u64,
     #[command(flatten)]
     pub(crate) room: RoomArgs,
@@ -179,7 +179,7 @@ pub(crate) struct DownArgs {
     #[command(flatten)]
     pub(crate) places: PlatformDirs,
     /// How long the platform may take to stop before it is killed.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds())]
     pub(crate) wait: u64,
 }
 

@@ -37,6 +37,23 @@ fn invoke_takes_what_its_help_shows() {
 }
 
 #[test]
+fn more_than_a_year_to_wait_is_a_usage_error_with_the_range() {
+    let year = "31536000";
+    for words in [
+        vec!["down", "--wait"],
+        vec!["up", "--wait"],
+        vec!["invoke", "hello", "--wait"],
+        vec!["deploy", ".", "--wait"],
+        vec!["drain", "worker-b", "--wait", "--limit"],
+    ] {
+        let with = |seconds| parse(&[words.as_slice(), &[seconds]].concat());
+        with(year).unwrap();
+        let error = with("18446744073709551615").unwrap_err().to_string();
+        assert!(error.contains("0..=31536000"), "{error}");
+    }
+}
+
+#[test]
 fn a_name_no_function_can_have_is_a_usage_error_with_the_rule() {
     let error = parse(&["invoke", "Hello_World"]).unwrap_err();
     assert_eq!(error.exit_code(), 2);

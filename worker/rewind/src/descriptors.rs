@@ -13,6 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockType, getsockopt, sockopt};
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, PROC_SUPER_MAGIC, SYSFS_MAGIC, statfs};
 use nix::unistd::{Pid, pipe2, read};
 
 use crate::error::{Unfit, kernel};
@@ -20,6 +21,8 @@ use crate::mappings::read_again;
 
 /// Devices without a state.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+/// Filesystems that the kernel makes up.
+const OF_THE_KERNEL: [FsType; 4] = [PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC];
 /// Descriptors of the kernel's whose `fdinfo` says all.
 const ANONYMOUS: [&str; 2] = ["anon_inode:[eventfd]", "anon_inode:[eventpoll]"];
 /// The most that may lie in a pipe.
@@ -224,9 +227,13 @@ impl Descriptors {
 }
 
 /// Returns whether a descriptor is of a regular file or a directory.
+/// Whether a descriptor is of a file or a directory. Those of the kernel's own filesystems keep what was read of them
+/// last, which nothing shows.
 fn is_file(pid: Pid, number: RawFd) -> Result<bool, Unfit> {
-    let kind = fs::metadata(format!("/proc/{pid}/fd/{number}")).map_err(kernel("look at a descriptor"))?;
-    Ok(kind.is_file() || kind.is_dir())
+    let path = format!("/proc/{pid}/fd/{number}");
+    let kind = fs::metadata(&path).map_err(kernel("look at a descriptor"))?;
+    let on = statfs(path.as_str()).map_err(kernel("look at a descriptor"))?;
+    Ok((kind.is_file() || kind.is_dir()) && !OF_THE_KERNEL.contains(&on.filesystem_type()))
 }
 
 /// How a descriptor was opened, by its `fdinfo`: `O_RDONLY` and so on.

@@ -37,10 +37,10 @@ const HARMLESS: &[i64] = calls![
     // files: names and attributes
     SYS_stat SYS_fstat SYS_lstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_access SYS_faccessat SYS_faccessat2
     SYS_getdents64 SYS_getcwd SYS_readlink SYS_readlinkat SYS_getxattr SYS_lgetxattr SYS_fgetxattr
-    SYS_fadvise64 SYS_readahead
+    SYS_readahead
     // waiting
     SYS_select SYS_pselect6 SYS_poll SYS_ppoll SYS_epoll_wait SYS_epoll_pwait SYS_epoll_pwait2 SYS_epoll_ctl
-    SYS_nanosleep SYS_clock_nanosleep SYS_restart_syscall SYS_pause SYS_sched_yield
+    SYS_nanosleep SYS_clock_nanosleep SYS_pause SYS_sched_yield
     SYS_FUTEX_WAKE SYS_FUTEX_WAIT SYS_FUTEX_REQUEUE
     // mappings are looked at; the pager tells what was freed
     SYS_munmap SYS_mremap SYS_mprotect SYS_mincore
@@ -82,6 +82,8 @@ const ADVICE: &[c_int] = &[
     MADV_POPULATE_READ,
     MADV_POPULATE_WRITE,
 ];
+/// The same for files: `POSIX_FADV_WILLNEED` and `POSIX_FADV_DONTNEED`. Other advice stays with what is open.
+const FILE_ADVICE: &[c_int] = &[POSIX_FADV_WILLNEED, POSIX_FADV_DONTNEED];
 /// `FUTEX_WAIT`, `WAKE`, `REQUEUE`, `CMP_REQUEUE`, `WAKE_OP`, and the two with bits. The kernel keeps nothing of them.
 const FUTEX: &[c_int] = &[0, 1, 3, 4, 5, 9, 10];
 /// Barriers themselves, without registrations for them.
@@ -115,6 +117,7 @@ pub(crate) fn program(descriptors: &[RawFd]) -> Result<BpfProgram, Unfit> {
         add(SYS_openat, one_of(2, OPEN_UNWANTED.cast_unsigned(), &[0])?);
         add(SYS_brk, one_of(0, 0xfff, &[0])?);
         add(SYS_madvise, one_of(2, u32::MAX, &unsigned(ADVICE))?);
+        add(SYS_fadvise64, one_of(3, u32::MAX, &unsigned(FILE_ADVICE))?);
         add(SYS_futex, one_of(1, 0x7f, &unsigned(FUTEX))?);
         add(SYS_fcntl, one_of(1, u32::MAX, &unsigned(FCNTL))?);
         add(

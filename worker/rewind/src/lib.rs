@@ -11,7 +11,7 @@
 //! undone is unfit ([`Unfit`]): it must serve nobody any more.
 //!
 //! - `tracee`: threads, by ptrace. `mappings`, `pages`, `descriptors`: what the kernel shows of a process.
-//! - `filter`: which calls are harmless. `told`: the others.
+//! - [`scan`]: which pages it shows. `filter`: which calls are harmless. `told`: the others.
 //!
 //! What stays: counts that the kernel keeps of the process and its connection, and its clocks, which go on.
 
@@ -23,6 +23,7 @@ mod error;
 mod filter;
 mod mappings;
 mod pages;
+pub mod scan;
 mod told;
 mod tracee;
 
@@ -219,13 +220,16 @@ impl Point {
     pub fn rewind(&mut self, around: &dyn Surroundings) -> Result<usize, Unfit> {
         let told = Arc::clone(&self.told);
         // A program that is being replaced, or a parent that waits for its child, cannot be stopped.
-        let _held = told.hold();
+        let held = told.hold();
         self.look()?;
         let tracee = Tracee::stop(self.pid)?;
         self.look()?;
+        // No call waits, and none comes before they go on. One that came then would be told of to nobody.
+        drop(held);
         if !tracee.ids().eq(self.threads.iter().map(|thread| thread.id)) {
             return Err(Unfit::Threads("they are others".to_owned()));
         }
+        tracee.check_flags(&self.threads)?;
         self.descriptors.check(self.pid, around.exchanged())?;
         if tracee.has_signals()? {
             return Err(Unfit::Signals("one waits for it".to_owned()));

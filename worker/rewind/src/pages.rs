@@ -1,26 +1,19 @@
 //! The pages that are a process's own: their contents at a point, and how they are written back.
 
-#![expect(unsafe_code, reason = "PAGEMAP_SCAN takes a structure with an address")]
-
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 
-use linux_raw_sys::general::{
-    PAGE_IS_FILE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
-};
-use nix::errno::Errno;
+use linux_raw_sys::general::{PAGE_IS_FILE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, pm_scan_arg};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
 use rekindle_pager::PAGE;
 
 use crate::error::{Unfit, kernel};
 use crate::mappings::{Mappings, Wiped};
+use crate::scan;
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`, of Linux 6.7.
-const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 /// The end of a process's addresses.
 const LAST: u64 = 0x7fff_ffff_f000;
 /// Ranges found by one call.
@@ -51,37 +44,19 @@ pub enum Behind {
 
 /// The addresses of pages that are a process's own, present or evicted, from its `/proc/PID/pagemap`.
 pub(crate) fn own(pagemap: &File) -> Result<Vec<Range<u64>>, Unfit> {
-    let mut found = Vec::new();
-    let mut room = [page_region {
-        start: 0,
-        end: 0,
-        categories: 0,
-    }; RANGES];
-    let mut from = 0;
-    while from < LAST {
-        let mut argument = pm_scan_arg {
-            size: size_of::<pm_scan_arg>() as u64,
-            flags: 0,
-            start: from,
-            end: LAST,
-            walk_end: 0,
-            vec: room.as_mut_ptr() as u64,
-            vec_len: RANGES as u64,
-            max_pages: 0,
-            category_inverted: u64::from(PAGE_IS_FILE | PAGE_IS_PFNZERO),
-            category_mask: u64::from(PAGE_IS_FILE | PAGE_IS_PFNZERO),
-            category_anyof_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
-            return_mask: u64::from(PAGE_IS_PRESENT),
-        };
-        // SAFETY: the kernel writes at most `vec_len` ranges to `room`, which lives as long as the call.
-        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument) };
-        let count = Errno::result(count).map_err(kernel("find its own pages"))?;
-        found.extend(
-            room[..count.unsigned_abs() as usize]
-                .iter()
-                .map(|range| range.start..range.end),
-        );
-        from = argument.walk_end.max(from + PAGE);
+    let (mut found, mut room) = (Vec::new(), scan::room(RANGES));
+    let mut asked = pm_scan_arg {
+        end: LAST,
+        category_inverted: u64::from(PAGE_IS_FILE | PAGE_IS_PFNZERO),
+        category_mask: u64::from(PAGE_IS_FILE | PAGE_IS_PFNZERO),
+        category_anyof_mask: u64::from(PAGE_IS_PRESENT | PAGE_IS_SWAPPED),
+        return_mask: u64::from(PAGE_IS_PRESENT),
+        ..scan::NOTHING
+    };
+    while asked.start < LAST {
+        let ranges = scan::scan(pagemap, &mut asked, &mut room).map_err(kernel("find its own pages"))?;
+        found.extend(ranges.iter().map(|range| range.start..range.end));
+        asked.start = asked.walk_end.max(asked.start + PAGE);
     }
     Ok(found)
 }

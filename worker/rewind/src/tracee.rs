@@ -40,6 +40,8 @@ const XSTATE: usize = 16 << 10;
 const NT_X86_XSTATE: libc::c_uint = 0x202;
 /// `PTRACE_O_SUSPEND_SECCOMP`: no filter applies to a thread while it is traced. Needs root.
 const SUSPEND_SECCOMP: i32 = 1 << 21;
+/// The flag that a program may change to learn whether there is `cpuid`. No tracer can set it.
+const EFLAGS_ID: u64 = 1 << 21;
 /// The code segment of 64-bit programs.
 const USER_64: u64 = 0x33;
 /// The kernel's own errors that make it run an interrupted call again, which the program never sees.
@@ -222,6 +224,17 @@ impl Tracee {
     /// Reads the state of all threads. A call that the kernel would run again begins anew for whoever gets this state.
     pub(crate) fn state(&self) -> Result<Vec<Thread>, Unfit> {
         self.ids().map(state).collect()
+    }
+
+    /// Refuses threads with a flag that only they themselves can put back.
+    pub(crate) fn check_flags(&self, threads: &[Thread]) -> Result<(), Unfit> {
+        for thread in threads {
+            let now = ptrace::getregs(thread.id).map_err(kernel("read registers"))?;
+            if (now.eflags ^ thread.registers.eflags) & EFLAGS_ID != 0 {
+                return Err(Unfit::Threads(format!("{} has changed EFLAGS.ID", thread.id)));
+            }
+        }
+        Ok(())
     }
 
     /// Puts threads into this state.

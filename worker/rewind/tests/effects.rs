@@ -277,6 +277,16 @@ fn what_cannot_be_undone_makes_a_process_unfit() {
         ("os.eventfd_write(counter, 3)", "descriptors"),
         ("__import__('fcntl').fcntl(inner, 4, os.O_NONBLOCK)", "descriptors"),
         ("os.set_inheritable(inner, True)", "descriptors"),
+        // What the kernel keeps of an interrupted call, and of advice for a file.
+        ("ctypes.CDLL(None).syscall(219)", "call"),
+        ("os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)", "call"),
+        // A flag of the processor that no tracer sets: pushf, pop, xor, push, popf, ret.
+        (
+            "code = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7); \
+             code.write(bytes.fromhex('9c583500002000509dc3')); \
+             ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()",
+            "threads",
+        ),
         // Control messages may leave the answer in a queue of errors.
         ("left.sendmsg([b'x']) and right.recv(1)", "call"),
         // The kernel's own code.
@@ -344,6 +354,8 @@ fn what_cannot_be_saved_is_refused() {
             "descriptors",
         ),
         ("ctypes.CDLL(None).inotify_init()", "descriptors"),
+        // The kernel's own files keep what was read of them.
+        ("other = open('/proc/self/status')", "descriptors"),
         ("ctypes.CDLL(None).timerfd_create(1, 0)", "descriptors"),
         ("left.send(b'x')", "descriptors"),
         ("os.write(outer, bytes(5000))", "descriptors"),

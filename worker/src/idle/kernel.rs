@@ -6,25 +6,26 @@
 //! (docs/decisions/0019-idle-memory.md).
 #![expect(
     unsafe_code,
-    reason = "an ioctl and two system calls without safe wrappers; none changes memory that Rust knows of"
+    reason = "two system calls without safe wrappers; neither changes memory that Rust knows of"
 )]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
+use linux_raw_sys::general::{
+    PAGE_IS_FILE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, PAGE_IS_SWAPPED, page_region, pm_scan_arg,
+};
 use rekindle_pager::PAGE;
+use rekindle_rewind::scan::{NOTHING, room, scan as scan_pages};
 
 use crate::host::pagemap;
 use crate::host::pagemap::{PagemapRun, PagemapRuns};
 
-const PAGEMAP_SCAN: libc::c_ulong = 0xC060_6610;
-const PAGE_IS_FILE: u64 = 1 << 2;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-const PAGE_IS_SWAPPED: u64 = 1 << 4;
-const PAGE_IS_PFNZERO: u64 = 1 << 5;
+const PRESENT: u64 = PAGE_IS_PRESENT as u64;
+const PRESENT_OR_EVICTED: u64 = PRESENT | PAGE_IS_SWAPPED as u64;
 /// Pages of a file, or the kernel's zero page.
-const NOT_OWN: u64 = PAGE_IS_FILE | PAGE_IS_PFNZERO;
+const NOT_OWN: u64 = (PAGE_IS_FILE | PAGE_IS_PFNZERO) as u64;
 /// End of user memory with four levels of page tables, as far as programs get without asking for more.
 const END: u64 = (1 << 47) - PAGE;
 /// Maximum number of runs read at once.
@@ -100,33 +101,6 @@ impl HostKernel {
     }
 }
 
-/// `struct pm_scan_arg` of linux/fs.h.
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// `struct page_region`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
 impl RemoteMemory for HostKernel {
     fn look(&self, pid: i32) -> io::Result<Vec<PagemapRun>> {
         match self {
@@ -163,7 +137,7 @@ fn scan(pid: i32) -> io::Result<Vec<PagemapRun>> {
 /// A process being scanned, and the pages of its own found so far.
 struct Scan {
     pagemap: File,
-    regions: Vec<Region>,
+    regions: Vec<page_region>,
     found: PagemapRuns,
 }
 
@@ -171,7 +145,7 @@ impl Scan {
     fn of(pid: i32) -> io::Result<Self> {
         Ok(Self {
             pagemap: File::open(format!("/proc/{pid}/pagemap"))?,
-            regions: vec![Region::default(); READ],
+            regions: room(READ),
             found: PagemapRuns::default(),
         })
     }
@@ -180,31 +154,26 @@ impl Scan {
     /// count towards the number of pages reported at once.
     fn between(&mut self, mut start: u64, end: u64) -> io::Result<()> {
         while start < end {
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
+            let mut asked = pm_scan_arg {
                 start,
                 end,
-                vec: self.regions.as_mut_ptr() as u64,
-                vec_len: READ as u64,
                 max_pages: AT_ONCE,
-                category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-                return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | NOT_OWN,
-                ..ScanArg::default()
+                category_anyof_mask: PRESENT_OR_EVICTED,
+                return_mask: PRESENT_OR_EVICTED | NOT_OWN,
+                ..NOTHING
             };
-            // SAFETY: the kernel reads and writes `arg`, and at most `vec_len` regions at `vec`; both outlive the call.
-            let count = unsafe { libc::ioctl(self.pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
-            let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-            for region in self.regions.iter().take(count).filter(|r| r.categories & NOT_OWN == 0) {
+            let regions = scan_pages(&self.pagemap, &mut asked, &mut self.regions)?;
+            for region in regions.iter().filter(|r| r.categories & NOT_OWN == 0) {
                 self.found.add(PagemapRun {
                     first: region.start / PAGE,
                     pages: (region.end - region.start) / PAGE,
-                    present: region.categories & PAGE_IS_PRESENT != 0,
+                    present: region.categories & PRESENT != 0,
                 });
             }
-            if arg.walk_end <= start {
+            if asked.walk_end <= start {
                 break;
             }
-            start = arg.walk_end;
+            start = asked.walk_end;
         }
         Ok(())
     }
@@ -294,11 +263,6 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-
-    #[test]
-    fn the_scan_has_the_size_that_its_ioctl_number_carries() {
-        assert_eq!(size_of::<ScanArg>() as u64, (PAGEMAP_SCAN >> 16) & 0x3fff);
-    }
 
     #[test]
     fn this_kernel_tells_and_takes_advice() {

@@ -133,6 +133,11 @@ impl Resetter {
         })
     }
 
+    /// Returns the memory that points take, and what they may grow into, in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        (ROOM - self.room.available_permits()) << 20
+    }
+
     /// Saves the point where this copy is, if it can be put back to it. Marks it as used if it must serve nobody.
     pub(super) async fn save_point(self: &Arc<Self>, instance: &Arc<Instance>, running: &Arc<RunningInstance>) {
         if !running.client.is_http1() || !instance.resets.is_due() {

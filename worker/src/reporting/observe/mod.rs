@@ -17,7 +17,7 @@ use crate::host::disk::free_bytes;
 use crate::host::sandbox::pool::SandboxPool;
 use crate::host::start_limiter::StartLimiter;
 use crate::idle::IdleMemory;
-use crate::instance::Instances;
+use crate::instance::{Instances, Resetter};
 use crate::layers::Layers;
 use crate::logs::Logs;
 use crate::metrics::Metrics;
@@ -57,6 +57,12 @@ const DEPENDENCIES: Desc = Desc::new(
     "Installed dependencies that are kept for the next build.",
 );
 const DEPENDENCIES_LIMIT: Desc = Desc::new("rekindle.dependencies.limit", "By", &[], "How much they may take.");
+const FRESH_POINTS: Desc = Desc::new(
+    "rekindle.fresh.points",
+    "By",
+    &[],
+    "Memory for what copies of functions with `fresh` are put back to: their own pages. 512 MiB at most.",
+);
 const LOG_LINES_DROPPED: Desc = Desc::new(
     "rekindle.logs.dropped",
     "{line}",
@@ -73,6 +79,8 @@ pub struct Observed {
     pub pool: Weak<SandboxPool>,
     /// What limits starts.
     pub start_limiter: Weak<StartLimiter>,
+    /// What puts copies back.
+    pub resetter: Weak<Resetter>,
     /// Open snapshots.
     pub snapshots: Weak<Snapshots>,
     /// Unpacked layers.
@@ -115,6 +123,11 @@ pub fn observe(registry: &Registry, observed: &Observed) {
     layers.one(counter, &LAYERS_EVICTED, |layers| layers.usage().evicted_bytes as f64);
     layers.many(counter, &LAYERS_FETCHED, |layers| layers.lazy_usage().fetched);
     layers.one(counter, &LAYERS_FAILED, |layers| layers.lazy_usage().failed as f64);
+    let resetter = ObservedComponent {
+        registry,
+        part: Weak::clone(&observed.resetter),
+    };
+    resetter.one(gauge, &FRESH_POINTS, |resetter| resetter.held_bytes() as f64);
     let logs = ObservedComponent {
         registry,
         part: Weak::clone(&observed.logs),
