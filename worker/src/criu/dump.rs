@@ -131,6 +131,8 @@ pub(crate) struct Dump {
     pub(crate) expected: Expected,
     /// What happens to the processes afterwards.
     pub(crate) after: AfterDump,
+    /// Whether invocations may wait for it.
+    pub(crate) serves: bool,
     /// Names of the templates that their memory is mapped from.
     pub(crate) templates: Vec<String>,
     /// The directory of parent images that claim to have every page, below the image directory.
@@ -211,8 +213,8 @@ impl DumpingCriu {
         let archive = File::create(&archive).map_err(|e| DumpError::Directory(archive, e))?;
         let archive = OwnedFd::from(archive);
         let started = Instant::now();
-        let goes_on = matches!(dump.after, AfterDump::Run);
-        let quiesced = QuiescedFunction::of(cgroup, sandbox, goes_on, runtime)?;
+        let after = dump.after;
+        let quiesced = QuiescedFunction::of(cgroup, sandbox, dump.serves, runtime)?;
         self.watched.give(sandbox.init_pid(), &self.dir)?;
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
         let order = DumpOrder {
@@ -252,7 +254,7 @@ impl DumpingCriu {
             Ok(())
         });
         drop(quiesced);
-        if dumped.is_err() || goes_on {
+        if dumped.is_err() || matches!(after, AfterDump::Run) {
             let names = match &done {
                 Some((_, _, names, _)) => names,
                 None => &link_names::unverified(&self.dir),

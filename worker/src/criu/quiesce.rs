@@ -27,7 +27,7 @@ use crate::host::sandbox::{Sandbox, SandboxError};
 /// Number of attempts, and the pause between them, for a function that is about to start a program.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(4);
-/// Number of attempts to stop a function that is not about to move: a thread that reads from a busy disk stops late.
+/// Number of attempts to stop a function that nobody waits for: a thread that reads from a busy disk stops late.
 const FREEZES: u32 = 5;
 
 /// Why a function cannot be checkpointed in its present state.
@@ -73,18 +73,18 @@ pub(crate) struct QuiescedFunction {
 
 impl QuiescedFunction {
     /// Freezes the function, with no process that a checkpoint would miss. Blocks for a millisecond, or up to some
-    /// seconds if processes do not stop: ten if it `goes_on` after its checkpoint, two if it moves.
+    /// seconds if processes do not stop: two if it `serves`, else ten.
     ///
     /// # Errors
     /// See [`QuiesceError`]; the function then keeps running.
     pub(crate) fn of(
         cgroup: &Arc<Cgroup>,
         sandbox: &Arc<Sandbox>,
-        goes_on: bool,
+        serves: bool,
         runtime: &Handle,
     ) -> Result<Self, QuiesceError> {
         let mut tries = 0;
-        let mut freezes = if goes_on { FREEZES } else { 1 };
+        let mut freezes = if serves { 1 } else { FREEZES };
         loop {
             // Checked first: a process that the freezer holds looks like one that sleeps.
             let stopped = some_are_stopped(cgroup);

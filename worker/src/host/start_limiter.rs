@@ -27,6 +27,8 @@ pub const KEEP: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How long after a start or an arrival the processors are left to its first response.
 const ANSWERS_IN: Duration = Duration::from_millis(10);
+/// How long the processors are left to an arrival that waits for its source, or stands.
+const ARRIVES_IN: Duration = Duration::from_secs(1);
 
 /// The start limiter of a host.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub struct StartLimiter {
     starting: AtomicUsize,
     last_ended: Mutex<Option<Instant>>,
     arriving: AtomicUsize,
+    last_arrival: Mutex<Option<Instant>>,
     last_arrived: Mutex<Option<Instant>>,
     limit: Duration,
 }
@@ -184,6 +187,7 @@ impl StartLimiter {
             starting: AtomicUsize::new(0),
             last_ended: Mutex::default(),
             arriving: AtomicUsize::new(0),
+            last_arrival: Mutex::default(),
             last_arrived: Mutex::default(),
             limit: WAIT_LIMIT,
         }
@@ -229,11 +233,13 @@ impl StartLimiter {
     /// Records that an instance moves here, until the returned guard is dropped.
     pub fn arriving(self: &Arc<Self>) -> Arrival {
         self.arriving.fetch_add(1, Ordering::Relaxed);
-        Arrival(Arc::clone(self))
+        let arrival = Arrival(Arc::clone(self));
+        arrival.goes_on();
+        arrival
     }
 
     fn is_calm(&self) -> bool {
-        self.running() == 0 && self.starting.load(Ordering::Relaxed) == 0 && !answers(&self.last_ended)
+        self.running() == 0 && self.starting.load(Ordering::Relaxed) == 0 && !within(ANSWERS_IN, &self.last_ended)
     }
 
     /// Waits up to `limit` for a moment without a start. For work that nobody waits for.
@@ -249,7 +255,8 @@ impl StartLimiter {
 
     /// Waits up to `limit` until no start waits for a permit and nothing moves here. For work that later starts need.
     pub async fn until_none_waits(&self, limit: Duration) {
-        let arrives = || self.arriving.load(Ordering::Relaxed) > 0 || answers(&self.last_arrived);
+        let is_expected = || within(ARRIVES_IN, &self.last_arrival) && self.arriving.load(Ordering::Relaxed) > 0;
+        let arrives = || is_expected() || within(ANSWERS_IN, &self.last_arrived);
         let none = async {
             while self.waiting() > 0 || arrives() {
                 tokio::time::sleep(LOOK_EVERY).await;
@@ -264,9 +271,15 @@ impl StartLimiter {
     }
 }
 
-/// Whether what ended then may still be about to answer for the first time.
-fn answers(ended: &Mutex<Option<Instant>>) -> bool {
-    ended.lock().is_some_and(|ended| ended.elapsed() < ANSWERS_IN)
+fn within(limit: Duration, since: &Mutex<Option<Instant>>) -> bool {
+    since.lock().is_some_and(|since| since.elapsed() < limit)
+}
+
+impl Arrival {
+    /// Records that something happens in it: its source may have taken long.
+    pub fn goes_on(&self) {
+        *self.0.last_arrival.lock() = Some(Instant::now());
+    }
 }
 
 impl Drop for Arrival {

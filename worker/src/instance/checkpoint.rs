@@ -236,6 +236,7 @@ impl Checkpointer {
         let dump = Dump {
             expected: expected(FUNCTION_UID, &running.pipes, instance.spec.config.image.is_some()),
             after: AfterDump::Run,
+            serves: false,
             templates: Vec::new(),
             parent: None,
         };

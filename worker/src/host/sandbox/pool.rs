@@ -24,8 +24,8 @@ use crate::host::start_limiter::StartLimiter;
 
 /// How long after a sandbox was taken the next one is created: the start that took it comes first.
 const REFILL_AFTER: Duration = Duration::from_millis(20);
-/// How long making sandboxes waits for starts that wait for a processor. If these wait longer, they will need more
-/// sandboxes than there are.
+/// How long making sandboxes waits for starts that wait for a processor, and for instances that arrive. If these wait
+/// longer, they will need more sandboxes than there are.
 const GIVE_WAY: Duration = Duration::from_millis(500);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Interval between checks whether fewer are wanted.

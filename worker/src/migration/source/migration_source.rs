@@ -336,6 +336,7 @@ impl MigrationSource {
                 MigrationKind::Move => AfterDump::Stop,
                 MigrationKind::Clone(_) => AfterDump::Run,
             },
+            serves: true,
             templates: templates.clone(),
             parent: describe_only.then(|| KNOWN.to_owned()),
         };

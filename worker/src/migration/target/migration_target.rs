@@ -145,6 +145,7 @@ impl MigrationTarget {
             base,
             arrival,
         } = prepared;
+        arrival.goes_on();
         let failed = |what: &'static str| move |e: &dyn std::error::Error| unavailable(what, e);
         let scratch = ScratchDir::make(self.host.criu.scratch(self.order.id.as_str()))
             .map_err(|e| failed("lay out the images")(&e))?;
