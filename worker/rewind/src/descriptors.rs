@@ -226,9 +226,8 @@ impl Descriptors {
     }
 }
 
-/// Returns whether a descriptor is of a regular file or a directory.
-/// Whether a descriptor is of a file or a directory, and not of one that the kernel makes up: those keep what was read
-/// of them last, which nothing shows.
+/// Returns whether a descriptor is of a file or a directory. Not of one that the kernel makes up: those keep what was
+/// read of them last, which nothing shows.
 fn is_file(pid: Pid, number: RawFd) -> Result<bool, Unfit> {
     let path = format!("/proc/{pid}/fd/{number}");
     let kind = fs::metadata(&path).map_err(kernel("look at a descriptor"))?;

@@ -213,7 +213,6 @@ impl DumpingCriu {
         let archive = File::create(&archive).map_err(|e| DumpError::Directory(archive, e))?;
         let archive = OwnedFd::from(archive);
         let started = Instant::now();
-        let after = dump.after;
         let quiesced = QuiescedFunction::of(cgroup, sandbox, dump.serves, runtime)?;
         self.watched.give(sandbox.init_pid(), &self.dir)?;
         runtime.block_on(self.dumper.go_inside()).map_err(DumpError::Start)?;
@@ -254,7 +253,7 @@ impl DumpingCriu {
             Ok(())
         });
         drop(quiesced);
-        if dumped.is_err() || matches!(after, AfterDump::Run) {
+        if dumped.is_err() || matches!(dump.after, AfterDump::Run) {
             let names = match &done {
                 Some((_, _, names, _)) => names,
                 None => &link_names::unverified(&self.dir),

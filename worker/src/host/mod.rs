@@ -18,3 +18,20 @@ pub mod pressure;
 pub mod sandbox;
 pub mod start_limiter;
 pub(crate) mod tcp;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Calls `done` until it returns true. Returns false if `limit` passed first. Blocks.
+pub(crate) fn poll_until(limit: Duration, pause: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        if done() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
+        }
+        thread::sleep(pause);
+    }
+}

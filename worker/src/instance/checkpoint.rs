@@ -29,6 +29,7 @@ use super::running::RunningInstance;
 use super::{device_numbers, randomness};
 use crate::criu::Criu;
 use crate::criu::dump::{Dump, DumpError, DumpOutcome, DumpingCriu, PAUSES_MS};
+use crate::host::poll_until;
 use crate::metrics::Metrics;
 use crate::snapshots::dump_dir::{DumpDir, DumpDirs};
 use crate::snapshots::expected::expected;
@@ -287,10 +288,8 @@ pub(crate) async fn quiet(running: &RunningInstance, limit: Duration) {
     // This must not run on a thread that serves requests: a function with many connections makes these tables
     // arbitrarily long.
     let waiting = tokio::task::spawn_blocking(move || {
-        let until = Instant::now() + limit;
-        while tables.iter().any(|table| has_connections(Path::new(table), port)) && Instant::now() < until {
-            std::thread::sleep(QUIET_PAUSE);
-        }
+        let has_any = || tables.iter().any(|table| has_connections(Path::new(table), port));
+        poll_until(limit, QUIET_PAUSE, || !has_any());
     });
     // The only possible failure is the shutdown of the runtime.
     drop(waiting.await);

@@ -8,7 +8,8 @@ use nix::unistd::Pid;
 
 use super::files::{self, FileError};
 use super::limits::{DiskLimit, Limits};
-use super::{FUNCTION, HELD, KillError, poll_until, v1, v2};
+use super::{FUNCTION, HELD, KillError, v1, v2};
+use crate::host::poll_until;
 
 /// The file with the processes of a group.
 pub(super) const PROCS: &str = "cgroup.procs";

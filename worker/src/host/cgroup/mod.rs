@@ -24,12 +24,13 @@ use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use procfs::process::Process;
+
+use super::poll_until;
 use layout::{Layout, PROCS, remove_directory};
 use limits::DiskLimit;
-use procfs::process::Process;
 use spare::Spares;
 
 pub use errors::{CreateError, DetectError, DeviceError, DiskError, FreezeError, KillError};
@@ -66,20 +67,6 @@ pub struct Cgroups {
     layout: Layout,
     disk: Option<DiskLimit>,
     spares: Arc<Spares>,
-}
-
-/// Calls `done` until it returns true. Returns false if `limit` passed first.
-fn poll_until(limit: Duration, pause: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    loop {
-        if done() {
-            return true;
-        }
-        if Instant::now() >= end {
-            return false;
-        }
-        thread::sleep(pause);
-    }
 }
 
 /// Waits until processes are frozen, as `is_frozen` reads from `file`. Lets them run again if they are not in time.

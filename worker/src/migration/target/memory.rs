@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rekindle_pager::address_map::AddressMap;
 use rekindle_pager::{AheadPage, Layout, PageRange, PageRef};
@@ -16,6 +15,7 @@ use super::super::written::WrittenPages;
 use super::images::ImagesOnDisk;
 use super::transfer::AHEAD;
 use crate::errors::unavailable;
+use crate::host::poll_until;
 use crate::snapshots::OpenSnapshot;
 
 /// How long the first written pages are waited for before the processes run. Each page that comes later costs a fault.
@@ -91,10 +91,8 @@ impl ArrivingMemory {
 /// Returns the pages to fill before the processes run: those that have arrived, and those that restores of the snapshot
 /// want. Blocks for some milliseconds, until the first have arrived.
 pub(super) fn ahead(written: &WrittenPages, base: Option<&OpenSnapshot>) -> Arc<[AheadPage]> {
-    let (first, until) = (written.pages().min(AHEAD), Instant::now() + FIRST_WAIT);
-    while written.ready_run(0, first) < first && Instant::now() < until {
-        sleep(FIRST_PAUSE);
-    }
+    let first = written.pages().min(AHEAD);
+    poll_until(FIRST_WAIT, FIRST_PAUSE, || written.ready_run(0, first) == first);
     // Pages that it wrote long ago come with the migration.
     let wanted = base.map(|base| base.begin().1);
     let mut pages: Vec<PageRef> = wanted.iter().flat_map(|ahead| ahead.iter().map(|a| a.page)).collect();

@@ -1,5 +1,7 @@
 //! Limits of the disk.
 
+use std::time::Instant;
+
 use super::*;
 
 #[test]

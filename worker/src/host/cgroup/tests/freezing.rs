@@ -1,5 +1,7 @@
 //! Freezing and killing.
 
+use std::thread;
+
 use super::*;
 
 #[test]
